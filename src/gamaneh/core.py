@@ -1,0 +1,314 @@
+"""The nouns of speculative decoding. Everything imports this module; it imports nothing of ours.
+
+Glossary
+    target      the model whose output is wanted
+    proposer    anything that makes drafts
+    draft       a tree of candidate tokens; a chain is a tree with one path
+    accepted    a draft token that was kept
+    correction  the token that the rule puts after the first refusal
+    bonus       the target's token after a fully accepted path
+    emitted     accepted + 1
+    round       one propose + verify + commit
+    plain       decoding with no speculation
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+ROOT = -1
+"""Parent of the first candidates: the last committed token, which is not a node of the draft."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Draft:
+    """A tree of candidate tokens that follow the last committed token.
+
+    Args:
+        tokens: one token id per node; a parent comes before its children.
+        parents: index of each node's parent, `ROOT` for the first candidates.
+        probs: `[num_nodes, vocab]`, the distribution each node was drawn from; None means a
+            point mass (the proposer was deterministic).
+    """
+
+    tokens: tuple[int, ...] = ()
+    parents: tuple[int, ...] = ()
+    probs: Tensor | None = None
+
+    def __post_init__(self) -> None:
+        if len(self.tokens) != len(self.parents):
+            raise ValueError(f"{len(self.tokens)} tokens but {len(self.parents)} parents")
+        for node, parent in enumerate(self.parents):
+            if not ROOT <= parent < node:
+                raise ValueError(f"parent of node {node} must come before it, got {parent}")
+        if self.probs is not None and self.probs.shape[0] != len(self.tokens):
+            raise ValueError(f"{len(self.tokens)} tokens but {self.probs.shape[0]} rows of probs")
+
+    @classmethod
+    def chain(cls, tokens: Iterable[int], probs: Tensor | None = None) -> Draft:
+        """A draft with one path."""
+        ids = tuple(tokens)
+        return cls(ids, tuple(range(ROOT, len(ids) - 1)), probs)
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+    @property
+    def is_chain(self) -> bool:
+        return all(parent == node - 1 for node, parent in enumerate(self.parents))
+
+    @property
+    def depths(self) -> list[int]:
+        """Depth of each node; the first candidates have depth 1."""
+        depths: list[int] = []
+        for parent in self.parents:
+            depths.append(1 if parent == ROOT else depths[parent] + 1)
+        return depths
+
+    @property
+    def depth(self) -> int:
+        """Candidates on the longest path: the draft length k."""
+        return max(self.depths, default=0)
+
+    def children(self, node: int) -> list[int]:
+        return [child for child, parent in enumerate(self.parents) if parent == node]
+
+    def path(self, node: int) -> tuple[int, ...]:
+        """Nodes from the first candidate down to `node`; empty for `ROOT`."""
+        nodes: list[int] = []
+        while node != ROOT:
+            nodes.append(node)
+            node = self.parents[node]
+        return tuple(reversed(nodes))
+
+    def path_tokens(self, node: int) -> tuple[int, ...]:
+        return tuple(self.tokens[i] for i in self.path(node))
+
+
+EMPTY_DRAFT = Draft()
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What a rule decided about one draft.
+
+    Args:
+        path: accepted nodes of the draft, from the first candidate down.
+        tokens: emitted tokens: those of `path`, then one correction or bonus.
+        bonus: the last token follows a path that was accepted to its end.
+    """
+
+    path: tuple[int, ...]
+    tokens: tuple[int, ...]
+    bonus: bool
+
+    @property
+    def accepted(self) -> int:
+        return len(self.path)
+
+
+class Origin(StrEnum):
+    """Where an emitted token came from."""
+
+    PLAIN = "plain"
+    ACCEPTED = "accepted"
+    CORRECTION = "correction"
+    BONUS = "bonus"
+
+
+class FinishReason(StrEnum):
+    STOP = "stop"
+    LENGTH = "length"
+    ABORT = "abort"
+    ERROR = "error"
+
+
+class Use(StrEnum):
+    """What a random draw is for. Draws for different uses are independent."""
+
+    TARGET = "target"
+    DRAFT = "draft"
+    ACCEPT = "accept"
+    RESIDUAL = "residual"
+
+
+@dataclass(frozen=True, slots=True)
+class TokenLogprob:
+    """The target's own log-probability of one token, and of the most likely ones beside it."""
+
+    token: int
+    logprob: float
+    top: tuple[tuple[int, float], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class StepReport:
+    """One request in one round: the event that metrics, controller, router and bench read.
+
+    `draft_seconds` and `verify_seconds` are the durations of the whole batch's draft and verify,
+    not a share of them. `decision` is the draft length that the controller allowed.
+    """
+
+    request_id: str
+    proposer: str
+    rule: str
+    drafted: int
+    depth: int
+    accepted: int
+    emitted: int
+    batch_size: int
+    context_len: int
+    draft_seconds: float
+    verify_seconds: float
+    decision: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class StepOutput:
+    """What one step did for one request."""
+
+    request_id: str
+    tokens: tuple[int, ...] = ()
+    origins: tuple[Origin, ...] = ()
+    text: str = ""
+    logprobs: tuple[TokenLogprob, ...] = ()
+    prompt_logprobs: tuple[TokenLogprob | None, ...] | None = None
+    finish_reason: FinishReason | None = None
+    error: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Needs:
+    """What a proposer wants from the engine, declared as data.
+
+    Args:
+        hidden_layers: layers of the target whose outputs it reads (0 is the embedding,
+            `num_layers` the final hidden state); empty for none.
+        same_tokenizer: its tokens must be the target's tokens.
+        probs: it can return `Draft.probs`.
+        tree: its drafts may branch.
+    """
+
+    hidden_layers: tuple[int, ...] = ()
+    same_tokenizer: bool = True
+    probs: bool = False
+    tree: bool = False
+
+
+class Sampler(Protocol):
+    """Turns one row of logits of one request into a token, by that request's parameters."""
+
+    def scores(self, logits: Tensor, path: Sequence[int]) -> Tensor:
+        """Logits `[vocab]` -> processed scores `[vocab]`, given draft tokens before this one."""
+        ...
+
+    def pick(self, scores: Tensor, position: int, use: Use) -> int:
+        """Draw the token at `position` (0 is the first prompt token) from `scores`."""
+        ...
+
+
+@dataclass(slots=True)
+class ProposalRow:
+    """One request that may draft in this round.
+
+    Args:
+        request_id: the request.
+        tokens: prompt and emitted tokens; the draft continues them. Not to be changed.
+        max_depth: longest path allowed, at least 1.
+        sampler: the request's own sampling, for proposers that sample.
+        use: noise to sample with: `Use.TARGET` couples the draft to the target (rule `match`).
+        want_probs: the rule reads `Draft.probs`.
+        reference: token ids supplied by the user as a likely source of the output.
+        hidden: `[num_new_tokens, len(hidden_layers), hidden]` of the tokens verified since the
+            last round, when the proposer needs it.
+    """
+
+    request_id: str
+    tokens: Sequence[int]
+    max_depth: int
+    sampler: Sampler
+    use: Use = Use.TARGET
+    want_probs: bool = False
+    reference: Sequence[int] = ()
+    hidden: Tensor | None = None
+
+
+class Proposer(Protocol):
+    """Makes drafts. Two methods with feedback, and one that lets go."""
+
+    name: str
+    needs: Needs
+
+    def propose(self, rows: Sequence[ProposalRow]) -> list[Draft]:
+        """One draft per row, no deeper than its `max_depth`; an empty draft is legal."""
+        ...
+
+    def observe(self, rows: Sequence[ProposalRow], verdicts: Sequence[Verdict]) -> None:
+        """Learn what became of the last drafts."""
+        ...
+
+    def drop(self, request_ids: Iterable[str]) -> None:
+        """Forget these requests and free what they hold."""
+        ...
+
+    def memory_bytes(self) -> int:
+        """Weights and caches of the proposer, in bytes."""
+        ...
+
+
+class TargetRows(Protocol):
+    """The target's processed scores at the root and at every node of one draft."""
+
+    def scores(self, node: int) -> Tensor:
+        """`[vocab]` scores for the token that follows `node` (`ROOT` for the first)."""
+        ...
+
+    def probs(self, node: int) -> Tensor:
+        """`[vocab]` probabilities for the token that follows `node`."""
+        ...
+
+    def pick(self, node: int, use: Use = Use.TARGET) -> int:
+        """Draw the token that follows `node` with the request's noise."""
+        ...
+
+    def uniform(self, node: int, use: Use) -> float:
+        """A uniform draw in (0, 1) tied to the position after `node`."""
+        ...
+
+    def pick_from(self, probs: Tensor, node: int, use: Use) -> int:
+        """Draw the token that follows `node` from other (unnormalised) `[vocab]` probabilities."""
+        ...
+
+
+class Rule(Protocol):
+    """Decides which candidates are kept."""
+
+    name: str
+    exact: bool
+    wants_probs: bool
+    trees: bool
+
+    def judge(self, draft: Draft, target: TargetRows) -> Verdict: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """How far one request may draft in this round, with what, and why."""
+
+    proposer: str
+    depth: int
+    reason: str
+
+
+@dataclass(slots=True)
+class Hidden:
+    """Hidden states tapped in one forward: `[num_rows, num_layers_tapped, hidden]`."""
+
+    values: Tensor = field(default_factory=lambda: torch.empty(0))

@@ -1,0 +1,53 @@
+"""The exception tree. Messages name the thing, the rule and the value.
+
+GamanehError
+├── InvalidRequest        one request is wrong; the others go on
+├── InvalidOption         an option of the engine, the command line or a file is wrong
+├── ModelError            a model cannot be found, read or used
+│   ├── UnsupportedModel  an architecture, a tensor type or a feature we do not have
+│   ├── CorruptModel      truncated, wrong hash, missing tensors, NaN weights
+│   └── TokenizerMismatch draft and target do not speak the same tokens
+└── OutOfMemory           the KV cache or the machine cannot hold what was asked for
+"""
+
+from __future__ import annotations
+
+
+class GamanehError(Exception):
+    """Base of everything this package raises on purpose."""
+
+
+class InvalidRequest(GamanehError):
+    """One request breaks a rule; `field` names the part of it that does."""
+
+    def __init__(self, field: str, rule: str, value: object) -> None:
+        self.field = field
+        super().__init__(f"{field} {rule}, got {value!r}")
+
+
+class InvalidOption(GamanehError):
+    """An option breaks a rule; `field` names the option."""
+
+    def __init__(self, field: str, rule: str, value: object) -> None:
+        self.field = field
+        super().__init__(f"{field} {rule}, got {value!r}")
+
+
+class ModelError(GamanehError):
+    """A model cannot be found, read or used."""
+
+
+class UnsupportedModel(ModelError):
+    """The model is readable, but needs something this project does not have."""
+
+
+class CorruptModel(ModelError):
+    """The model's files are damaged or incomplete."""
+
+
+class TokenizerMismatch(ModelError):
+    """Draft and target do not share a tokenizer."""
+
+
+class OutOfMemory(GamanehError):
+    """The KV cache or the machine cannot hold what was asked for."""
