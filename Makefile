@@ -1,0 +1,51 @@
+# One virtual environment, made once; every target sets it up first.
+#
+#   make demo     the main job on a small real model
+#   make test     lint, then the tests
+#   make lint     ruff, mypy, import-linter
+#   make bench    plain and speculative decoding measured side by side
+#   make clean    remove the environment and everything built
+#
+# PIP_ARGS goes to pip as it is. The default index may offer only a build of torch that brings several
+# gigabytes of GPU libraries; an index of CPU builds is named with
+#   make demo PIP_ARGS='--extra-index-url ADDRESS_OF_A_CPU_INDEX'
+
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+PIP_ARGS ?=
+PYTHON ?= $(shell for python in python3.11 python3; do \
+	$$python -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$python && break; done)
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test lint bench clean
+
+help:
+	@sed -n 's/^#   \(make [a-z]*   *[a-z]\)/\1/p' Makefile
+
+$(READY): pyproject.toml constraints.txt
+	@test -n "$(PYTHON)" || { echo "Python 3.11 or newer is needed: neither python3.11 nor python3 is one;" \
+		"name it with make PYTHON=PATH" >&2; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install $(PIP_ARGS) -c constraints.txt -e '.[dev]'
+	@touch $@
+
+demo: $(READY)
+	@$(BIN)/gamaneh demo
+
+lint: $(READY)
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+test: lint
+	$(BIN)/pytest
+
+bench: $(READY)
+	@$(BIN)/python -m gamaneh.bench
+
+clean:
+	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf src/*.egg-info
+	find src tests -name __pycache__ -prune -exec rm -rf {} +
