@@ -1,0 +1,69 @@
+"""The tensors that hold keys and values."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from gamaneh.errors import OutOfMemory
+
+
+class KVCache:
+    """Keys and values of all layers, `[num_layers, num_slots, num_kv_heads, head_dim]` each.
+
+    Slot `block * block_size + offset` belongs to `offset` in `block`. Block 0, the trash block of
+    the padding rows, comes on top of `num_blocks`. Everything is zero at first, so that masked
+    slots hold finite numbers.
+
+    Raises:
+        OutOfMemory: the machine cannot hold the tensors.
+    """
+
+    def __init__(
+        self,
+        num_layers: int,
+        num_blocks: int,
+        block_size: int,
+        num_kv_heads: int,
+        head_dim: int,
+        dtype: torch.dtype,
+        device: torch.device | str = "cpu",
+    ) -> None:
+        self.num_blocks = num_blocks
+        self.block_size = block_size
+        shape = (num_layers, (num_blocks + 1) * block_size, num_kv_heads, head_dim)
+        try:
+            self.keys = torch.zeros(shape, dtype=dtype, device=device)
+            self.values = torch.zeros(shape, dtype=dtype, device=device)
+        except RuntimeError as error:
+            needed = (num_blocks + 1) * bytes_per_block(num_layers, block_size, num_kv_heads, head_dim, dtype)
+            raise OutOfMemory(f"KV cache must fit into the memory of {device}, needs {needed} bytes") from error
+
+    @property
+    def num_layers(self) -> int:
+        return self.keys.shape[0]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of both tensors. The system commits those of untouched slots lazily."""
+        return self.keys.nbytes + self.values.nbytes
+
+    def layer(self, index: int) -> tuple[Tensor, Tensor]:
+        """Keys and values of one layer, `[num_slots, num_kv_heads, head_dim]` each, to read and write."""
+        return self.keys[index], self.values[index]
+
+    def move(self, source: Sequence[int], target: Sequence[int]) -> None:
+        """Copy slots to other slots in all layers at once; the two may overlap."""
+        if not source:
+            return
+        sources = torch.tensor(source, device=self.keys.device)
+        targets = torch.tensor(target, device=self.keys.device)
+        for tensor in (self.keys, self.values):
+            tensor.index_copy_(1, targets, tensor.index_select(1, sources))
+
+
+def bytes_per_block(num_layers: int, block_size: int, num_kv_heads: int, head_dim: int, dtype: torch.dtype) -> int:
+    """Bytes of the keys and values of one block in all layers."""
+    return 2 * num_layers * block_size * num_kv_heads * head_dim * dtype.itemsize
