@@ -2,6 +2,7 @@
 
 GamanehError
 ├── InvalidRequest        one request is wrong; the others go on
+├── BadLogits             one request has no token to choose; the others go on
 ├── InvalidOption         an option of the engine, the command line or a file is wrong
 ├── ModelError            a model cannot be found, read or used
 │   ├── UnsupportedModel  an architecture, a tensor type or a feature we do not have
@@ -23,6 +24,10 @@ class InvalidRequest(GamanehError):
     def __init__(self, field: str, rule: str, value: object) -> None:
         self.field = field
         super().__init__(f"{field} {rule}, got {value!r}")
+
+
+class BadLogits(GamanehError):
+    """A row of logits holds no token to choose: NaN, infinity, or every token masked."""
 
 
 class InvalidOption(GamanehError):

@@ -1,0 +1,168 @@
+"""Keyed noise: randomness is a function of (seed, position, use, token), not a stream.
+
+A draw therefore does not depend on the batch, on the device, on the size of the vocabulary, or on
+how many draws others made. The generator is counter-based: the finaliser of SplitMix64 (Steele,
+Lea and Flood 2014) applied to a key plus a counter.
+
+A token's noise is a whole number of 63 bits. Its top 16 come from a word that four neighbouring
+tokens share, the other 47 from a word of its own: the top bits of a whole vocabulary cost a quarter
+of the hashing, and they suffice to rule out nearly every token.
+"""
+
+from __future__ import annotations
+
+import math
+from functools import lru_cache
+
+import torch
+from torch import Tensor
+
+from gamaneh.core import Use
+from gamaneh.errors import BadLogits
+from gamaneh.sampling import blocks
+
+_MASK = (1 << 64) - 1
+_GOLDEN = 0x9E3779B97F4A7C15
+_ROUNDS = ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB))
+_LAST_SHIFT = 31
+
+_USE_KEYS = {Use.TARGET: 1, Use.DRAFT: 2, Use.ACCEPT: 3, Use.RESIDUAL: 4}
+_UNIFORM_COUNTER = 1 << 40
+
+_SHARE_BITS = 2
+"""Four tokens take their coarse bits from one word."""
+_COARSE_BITS = 16
+_FINE_BITS = 47
+_UNIT = 2.0**-63
+_BELOW_ONE = 1.0 - 2.0**-53
+
+_SMALL_ROW = 2048
+"""Rows up to this long are evaluated in full: that is faster than looking for what may be left out."""
+_FIRST_BLOCKS = 8
+_SLACK = 1e-6
+"""More than the rounding of a bound, so that no token is ruled out by it."""
+
+
+def fold(seed: int, value: int) -> int:
+    """A new seed that depends on both, as good as independent of `seed`."""
+    return _mix(_mix(seed & _MASK) + value * _GOLDEN)
+
+
+def uniform(seed: int, position: int, use: Use) -> float:
+    """A uniform draw in (0, 1)."""
+    word = _mix(_key(seed, position, use) + _UNIFORM_COUNTER * _GOLDEN)
+    return ((word >> 12) + 0.5) * 2.0**-52
+
+
+def gumbel(seed: int, position: int, use: Use, token_ids: Tensor) -> Tensor:
+    """Standard Gumbel noise of these tokens, float64, in the shape of `token_ids`."""
+    counters = torch.stack((_shared_counters(token_ids >> _SHARE_BITS), token_ids))
+    shared, own = _words(_key(seed, position, use), counters)
+    coarse = shared >> ((token_ids & ((1 << _SHARE_BITS) - 1)) * _COARSE_BITS)
+    # The shared word is read as signed 16-bit numbers; flipping the top bit makes them count from 0.
+    coarse = (coarse & 0xFFFF) ^ 0x8000
+    return _to_gumbel((coarse << _FINE_BITS) | (own & ((1 << _FINE_BITS) - 1)))
+
+
+def draw(scores: Tensor, seed: int, position: int, use: Use) -> int:
+    """Sample a token from the softmax of `scores` `[vocab]`: argmax of scores + Gumbel noise.
+
+    Equal sums go to the lowest id. Tokens with score -inf are never drawn.
+
+    Raises:
+        BadLogits: the highest score is NaN, infinite or -inf.
+    """
+    if scores.shape[0] <= _SMALL_ROW:
+        check_highest(float(scores.max()))
+        return _best(scores, torch.arange(scores.shape[0], device=scores.device), seed, position, use)[1]
+    return _draw_long(scores, seed, position, use)
+
+
+def check_highest(highest: float) -> None:
+    """Refuse a row whose highest score is not a finite number.
+
+    Raises:
+        BadLogits: it is not.
+    """
+    if not math.isfinite(highest):
+        raise BadLogits(f"the highest logit of a row must be finite, got {highest}")
+
+
+def _draw_long(scores: Tensor, seed: int, position: int, use: Use) -> int:
+    # A block can hold the winner only if its highest score plus its highest noise reaches the best
+    # sum known. The blocks with the highest bounds give a best sum that few others reach.
+    bounds, rest = _block_bounds(scores, _key(seed, position, use))
+    first = bounds.topk(min(_FIRST_BLOCKS, bounds.shape[0])).indices
+    ids = torch.cat((blocks.ids_of(first), rest))
+    best, token = _best(scores, ids, seed, position, use)
+    bounds[first] = -math.inf
+    others = (bounds >= best - _SLACK).nonzero().squeeze(1)
+    if others.shape[0] == 0:
+        return token
+    return min(
+        (best, token),
+        _best(scores, blocks.ids_of(others), seed, position, use),
+        key=lambda candidate: (-candidate[0], candidate[1]),
+    )[1]
+
+
+def _block_bounds(scores: Tensor, key: int) -> tuple[Tensor, Tensor]:
+    """Upper bounds `[num_blocks]` of score + noise in each block, and the ids left over."""
+    whole, rest = blocks.split(scores)
+    highest = whole.amax(1)
+    check_highest(max(float(highest.max()), float(scores[rest].max()) if len(rest) else -math.inf))
+    words = _words(key, _all_shared_counters((scores.shape[0] >> _SHARE_BITS) + 1, scores.device))
+    coarse = words.view(torch.int16)[: whole.numel()].view(whole.shape).amax(1).long() + 0x8000
+    return highest.double() + _to_gumbel(((coarse + 1) << _FINE_BITS) - 1), rest
+
+
+def _best(scores: Tensor, ids: Tensor, seed: int, position: int, use: Use) -> tuple[float, int]:
+    """The highest score + noise among `ids`, and the lowest id that has it."""
+    sums = scores[ids].double() + gumbel(seed, position, use, ids)
+    best = sums.max()
+    return float(best), int(ids[sums == best].min())
+
+
+def _to_gumbel(bits: Tensor) -> Tensor:
+    # -log(-log(u)) with u = 1 - rare: small values of `rare` make large noise, and floating point is
+    # finest near 0, so that the tail that decides an argmax keeps all 63 bits.
+    rare = ((bits ^ ((1 << 63) - 1)).double() + 1.0).mul_(_UNIT).clamp_(max=_BELOW_ONE)
+    return rare.neg_().log1p_().neg_().log_().neg_()
+
+
+def _key(seed: int, position: int, use: Use) -> int:
+    return fold(fold(seed, position), _USE_KEYS[use])
+
+
+def _mix(word: int) -> int:
+    word &= _MASK
+    for shift, factor in _ROUNDS:
+        word = (word ^ (word >> shift)) * factor & _MASK
+    return word ^ (word >> _LAST_SHIFT)
+
+
+def _shared_counters(groups: Tensor) -> Tensor:
+    # Negative, so that they never meet the tokens' own counters.
+    return ~groups
+
+
+def _words(key: int, counters: Tensor) -> Tensor:
+    """`_mix(key + counter * golden)` of every counter, int64."""
+    words = (counters * _signed(_GOLDEN)).add_(_signed(key))
+    for shift, factor in _ROUNDS:
+        words = words.bitwise_xor_(_shifted(words, shift)).mul_(_signed(factor))
+    return words.bitwise_xor_(_shifted(words, _LAST_SHIFT))
+
+
+def _shifted(words: Tensor, shift: int) -> Tensor:
+    # int64 shifts copy the sign; the mask turns that into the logical shift.
+    return (words >> shift).bitwise_and_((1 << (64 - shift)) - 1)
+
+
+def _signed(word: int) -> int:
+    return word - (1 << 64) if word >> 63 else word
+
+
+@lru_cache(maxsize=8)
+def _all_shared_counters(count: int, device: torch.device) -> Tensor:
+    return _shared_counters(torch.arange(count, device=device))
