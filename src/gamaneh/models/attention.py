@@ -1,0 +1,69 @@
+"""Attention of a flat batch over the paged cache: the reference that runs anywhere."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from gamaneh.models.batch import AttentionGroup, FlatBatch
+
+
+class LayerCache(Protocol):
+    """Keys and values by layer, each `[num_slots, num_kv_heads, head_dim]`."""
+
+    @property
+    def num_slots(self) -> int: ...
+
+    def layer(self, index: int) -> tuple[Tensor, Tensor]: ...
+
+
+def write_cache(keys: Tensor, values: Tensor, batch: FlatBatch, new_keys: Tensor, new_values: Tensor) -> None:
+    """Store the rows' keys and values, `[num_rows, num_kv_heads, head_dim]`, at their slots."""
+    keys.index_copy_(0, batch.slots, new_keys)
+    values.index_copy_(0, batch.slots, new_values)
+
+
+def attend(
+    queries: Tensor,  # [num_rows, num_heads, head_dim]
+    keys: Tensor,  # [num_slots, num_kv_heads, head_dim]
+    values: Tensor,  # [num_slots, num_kv_heads, head_dim]
+    batch: FlatBatch,
+    window: int | None,
+    scale: float,
+) -> Tensor:  # [num_rows, num_heads * head_dim]
+    """Each row attends to the cache slots that its group shows it."""
+    outputs = [_attend_group(queries, keys, values, group, window, scale) for group in batch.groups]
+    merged = outputs[0] if len(outputs) == 1 else torch.cat(outputs)
+    return merged if batch.merge is None else merged[batch.merge]
+
+
+def _attend_group(
+    queries: Tensor, keys: Tensor, values: Tensor, group: AttentionGroup, window: int | None, scale: float
+) -> Tensor:
+    """The query heads of one key head are folded into the rows, so each key is read once."""
+    spans, rows = group.num_spans, group.query_rows
+    (_, num_heads, head_dim), num_kv_heads = queries.shape, keys.shape[1]
+    repeats = num_heads // num_kv_heads
+    picked = queries[: spans * rows] if group.rows is None else queries[group.rows]
+    folded = picked.view(spans, rows, num_kv_heads, repeats, head_dim).transpose(1, 2).flatten(2, 3)
+    output = F.scaled_dot_product_attention(
+        folded,
+        _gather(keys, group),
+        _gather(values, group),
+        attn_mask=group.mask(window, repeats, queries.dtype),
+        scale=scale,
+    )
+    unfolded = output.unflatten(2, (rows, repeats)).transpose(1, 2)
+    return unfolded.reshape(spans * rows, num_heads * head_dim)
+
+
+def _gather(cache: Tensor, group: AttentionGroup) -> Tensor:
+    """`[num_spans, num_kv_heads, kv_rows, head_dim]`; a view where the slots are consecutive."""
+    if group.kv_index is None:
+        taken = cache[group.first_slot : group.first_slot + group.kv_rows]
+    else:
+        taken = cache.index_select(0, group.kv_index)
+    return taken.unflatten(0, (group.num_spans, group.kv_rows)).transpose(1, 2)

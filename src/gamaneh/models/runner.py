@@ -1,0 +1,108 @@
+"""One runner for target and draft: feeds in, logits out, keys and values into the cache."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from gamaneh.models.attention import LayerCache
+from gamaneh.models.batch import FREE, Feed, Tiling, build_batch
+from gamaneh.models.decoder import Decoder
+from gamaneh.models.linear import Linear
+
+QUANTUM = 16
+"""Generated rows per tile: a multiple of every matrix unit's row count that we know."""
+
+PROMPT_TILE = 64
+WIDEST_TILE = 64
+DISTINCT_ROWS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32, 48, 64)
+
+
+@dataclass(slots=True)
+class Forward:
+    """Outcome of one forward.
+
+    Args:
+        logits: for each feed `[logit_rows, vocab]`, in the type of the weights.
+        hidden: for each feed `[num_tokens, num_taps, hidden]`; empty without taps.
+    """
+
+    logits: list[Tensor]
+    hidden: list[Tensor]
+
+
+class Runner(Protocol):
+    """Anything that can verify: a decoder, or a scripted model in tests."""
+
+    vocab_size: int
+    max_context: int
+    weight_bytes: int
+
+    def forward(self, feeds: Sequence[Feed], *, taps: Sequence[int] = ()) -> Forward: ...
+
+    def computed_rows(self, rows: int) -> int:
+        """How many rows a forward of `rows` generated rows really computes."""
+        ...
+
+
+class DecoderRunner:
+    """Runs a decoder over its paged cache."""
+
+    def __init__(self, decoder: Decoder, cache: LayerCache, *, invariant: bool) -> None:
+        self.decoder, self.cache = decoder, cache
+        self.vocab_size = decoder.config.vocab_size
+        self.max_context = decoder.config.max_context
+        self.weight_bytes = decoder.nbytes()
+        self.tiling = measured_tiling(decoder) if invariant else FREE
+
+    @torch.inference_mode()
+    def forward(self, feeds: Sequence[Feed], *, taps: Sequence[int] = ()) -> Forward:
+        """One forward over all feeds."""
+        batch = build_batch(feeds, self.tiling, self.cache.num_slots, self.decoder.device)
+        hidden, tapped = self.decoder.forward(batch, self.cache, taps=taps)
+        logits = self._logits(hidden[batch.logit_index])
+        return Forward(
+            logits=list(torch.split(logits, batch.logit_counts)),
+            hidden=[torch.stack([tap[rows] for tap in tapped], dim=1) for rows in batch.feed_rows] if tapped else [],
+        )
+
+    def computed_rows(self, rows: int) -> int:
+        """Rows after padding to tiles; without tiles, rounded up to a few sizes worth telling apart."""
+        if self.tiling.invariant:
+            return -(-rows // QUANTUM) * QUANTUM
+        return next((size for size in DISTINCT_ROWS if size >= rows), -(-rows // 64) * 64)
+
+    def _logits(self, hidden: Tensor) -> Tensor:
+        """Rows that need logits are padded to tiles like generated rows, whichever lane they came from."""
+        count = hidden.shape[0]
+        if not self.tiling.invariant or count == 0:
+            return self.decoder.logits(hidden, [count])
+        padded = -(-count // QUANTUM) * QUANTUM
+        hidden = torch.cat([hidden, hidden.new_zeros(padded - count, hidden.shape[1])])
+        tile = self.tiling.generated
+        splits = [min(tile, padded - done) for done in range(0, padded, tile)]
+        return self.decoder.logits(hidden, splits)[:count]
+
+
+def measured_tiling(decoder: Decoder) -> Tiling:
+    """The largest tile for generated rows in which, on this machine, a row's bits are those of the smallest."""
+    linears: dict[tuple[int, int], Linear] = {}
+    for linear in [decoder.head, *decoder.layers[0].linears]:
+        linears[linear.in_features, linear.out_features] = linear
+    tile = QUANTUM
+    while tile < WIDEST_TILE and all(_same_bits(linear, tile + QUANTUM, decoder) for linear in linears.values()):
+        tile += QUANTUM
+    return Tiling(quantum=QUANTUM, generated=tile, prompt=PROMPT_TILE)
+
+
+@torch.inference_mode()
+def _same_bits(linear: Linear, rows: int, decoder: Decoder) -> bool:
+    """Whether each row of a product over `rows` rows has the bits of a product over `QUANTUM` rows."""
+    generator = torch.Generator(decoder.device).manual_seed(rows)
+    x = torch.randn(rows, linear.in_features, generator=generator, dtype=decoder.dtype, device=decoder.device)
+    whole = linear(x)
+    return all(torch.equal(linear(x[at : at + QUANTUM]), whole[at : at + QUANTUM]) for at in range(0, rows, QUANTUM))
