@@ -1,0 +1,63 @@
+"""Metrics collector: sums of step reports; one place divides."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+
+from gamaneh.core import StepReport
+
+
+@dataclass(slots=True)
+class SpeculationStats:
+    """Counts over any number of reports.
+
+    Args:
+        rounds: verifications of one request; drafts: those with a draft.
+        accepted_at: accepted_at[i] counts drafts whose first i + 1 candidates were all accepted.
+        offered_at: offered_at[i] counts drafts with at least i + 1 candidates on their longest path.
+        decisions: rounds by (proposer, reason).
+    """
+
+    rounds: int = 0
+    drafts: int = 0
+    drafted: int = 0
+    accepted: int = 0
+    emitted: int = 0
+    draft_seconds: float = 0.0
+    verify_seconds: float = 0.0
+    accepted_at: Counter[int] = field(default_factory=Counter)
+    offered_at: Counter[int] = field(default_factory=Counter)
+    decisions: Counter[tuple[str, str]] = field(default_factory=Counter)
+
+    def add(self, report: StepReport) -> None:
+        """Count one report; seconds are shared among the batch, so that sums are wall time."""
+        self.rounds += 1
+        self.drafts += report.drafted > 0
+        self.drafted += report.drafted
+        self.accepted += report.accepted
+        self.emitted += report.emitted
+        self.draft_seconds += report.draft_seconds / report.batch_size
+        self.verify_seconds += report.verify_seconds / report.batch_size
+        self.accepted_at.update(range(report.accepted))
+        self.offered_at.update(range(report.depth))
+        self.decisions[report.proposer, report.reason] += 1
+
+    @property
+    def acceptance_rate(self) -> float:
+        """accepted / drafted; 0 without drafts."""
+        return self.accepted / self.drafted if self.drafted else 0.0
+
+    @property
+    def tokens_per_round(self) -> float:
+        """emitted / rounds; 0 without rounds."""
+        return self.emitted / self.rounds if self.rounds else 0.0
+
+    @property
+    def mean_accepted_length(self) -> float:
+        """accepted / drafts; 0 without drafts."""
+        return self.accepted / self.drafts if self.drafts else 0.0
+
+    def survival(self) -> list[float]:
+        """s_i: share of drafts with at least i candidates whose first i were all accepted."""
+        return [self.accepted_at[at] / self.offered_at[at] for at in sorted(self.offered_at)]
