@@ -15,11 +15,10 @@ Glossary
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol
 
-import torch
 from torch import Tensor
 
 ROOT = -1
@@ -222,6 +221,7 @@ class ProposalRow:
         request_id: the request.
         tokens: prompt and emitted tokens; the draft continues them. Not to be changed.
         max_depth: longest path allowed, at least 1.
+        max_nodes: most nodes allowed, at least `max_depth`.
         sampler: the request's own sampling, for proposers that sample.
         use: noise to sample with: `Use.TARGET` couples the draft to the target (rule `match`).
         want_probs: the rule reads `Draft.probs`.
@@ -233,6 +233,7 @@ class ProposalRow:
     request_id: str
     tokens: Sequence[int]
     max_depth: int
+    max_nodes: int
     sampler: Sampler
     use: Use = Use.TARGET
     want_probs: bool = False
@@ -300,15 +301,20 @@ class Rule(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """How far one request may draft in this round, with what, and why."""
+    """How far one request may draft in this round, with what, and why.
+
+    Args:
+        proposer: name of the proposer; `PLAIN` for none.
+        depth: longest path allowed; 0 is a plain step.
+        nodes: most candidates allowed, for drafts that branch.
+        reason: in words, for a person to read.
+    """
 
     proposer: str
     depth: int
+    nodes: int
     reason: str
 
 
-@dataclass(slots=True)
-class Hidden:
-    """Hidden states tapped in one forward: `[num_rows, num_layers_tapped, hidden]`."""
-
-    values: Tensor = field(default_factory=lambda: torch.empty(0))
+PLAIN = "none"
+"""Name of the proposer that never drafts."""

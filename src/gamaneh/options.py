@@ -153,7 +153,8 @@ class SpeculationOptions:
         draft_length: fixed number of candidates; None adapts it, 0 included.
         max_draft_length: longest draft the controller may choose.
         rule: how candidates are accepted; `auto` picks an exact one.
-        draft_temperature: None samples the draft as the request asks; 0 drafts greedily.
+        draft_sampling: `request` samples the draft model as the request samples the target;
+            `greedy` always takes its most likely token.
         min_confidence: the draft model stops when its own probability falls below this.
         max_ngram, min_ngram: longest and shortest suffix that prompt lookup looks for.
         epsilon, delta: thresholds of the approximate rule `typical`.
@@ -163,7 +164,7 @@ class SpeculationOptions:
     draft_length: int | None = None
     max_draft_length: int = 15
     rule: RuleName = "auto"
-    draft_temperature: float | None = None
+    draft_sampling: Literal["request", "greedy"] = "request"
     min_confidence: float = 0.3
     max_ngram: int = 8
     min_ngram: int = 2
@@ -185,7 +186,7 @@ _SPECULATION_CHECKS: Mapping[str, _Check] = {
     "draft_length": _optional(_whole(0, 128)),
     "max_draft_length": _whole(1, 128),
     "rule": (f"must be one of {', '.join(RULE_NAMES)}", lambda value: value in RULE_NAMES),
-    "draft_temperature": _optional(_number(0.0, 100.0)),
+    "draft_sampling": ("must be request or greedy", lambda value: value in ("request", "greedy")),
     "min_confidence": _number(0.0, 1.0),
     "max_ngram": _whole(1, 64),
     "min_ngram": _whole(1, 64),

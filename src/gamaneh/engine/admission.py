@@ -1,0 +1,86 @@
+"""A request's way in: everything that can be wrong with it is found here, by name."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Sequence
+from typing import Protocol
+
+from gamaneh.engine.detokenizer import Detokenizer
+from gamaneh.engine.sequence import SequenceState
+from gamaneh.errors import InvalidRequest
+from gamaneh.options import SamplingParams, SpeculationOptions
+from gamaneh.sampling.pipeline import RequestSampler, check_tokens
+from gamaneh.sampling.rules import choose_rule
+
+
+class SupportsText(Protocol):
+    """What the engine needs of a tokenizer."""
+
+    @property
+    def eos_ids(self) -> tuple[int, ...]: ...
+
+    def decode(self, ids: Sequence[int], skip_special: bool = True) -> str: ...
+
+
+def make_sequence(
+    request_id: str,
+    prompt: list[int],
+    params: SamplingParams,
+    speculation: SpeculationOptions,
+    *,
+    tokenizer: SupportsText,
+    vocab_size: int,
+    max_context: int,
+    draft_has_probs: bool,
+    reference: Sequence[int] = (),
+    salt: str = "",
+) -> SequenceState:
+    """Check a request and build its state.
+
+    Raises:
+        InvalidRequest: naming the field, the rule and the value.
+    """
+    _check_ids("prompt", prompt, vocab_size)
+    _check_ids("reference", reference, vocab_size)
+    _check_lengths(prompt, params, max_context)
+    check_tokens(params, vocab_size)
+    tokens = list(prompt)
+    eos_ids = frozenset() if params.ignore_eos else frozenset(tokenizer.eos_ids)
+    return SequenceState(
+        request_id=request_id,
+        tokens=tokens,
+        prompt_len=len(prompt),
+        limit=min(max_context, max_context if params.max_tokens is None else len(prompt) + params.max_tokens),
+        params=params,
+        speculation=speculation,
+        sampler=RequestSampler(
+            params,
+            vocab_size=vocab_size,
+            prompt=prompt,
+            tokens=tokens,
+            eos_ids=tokenizer.eos_ids,
+            seed=secrets.randbits(63) if params.seed is None else params.seed,
+        ),
+        rule=choose_rule(speculation.rule, params, draft_has_probs),
+        detokenizer=Detokenizer(tokenizer, params.stop, prompt),
+        end_ids=eos_ids | frozenset(params.stop_token_ids),
+        salt=request_id if params.prompt_logprobs is not None else salt,
+        reference=reference,
+    )
+
+
+def _check_ids(field: str, ids: Sequence[int], vocab_size: int) -> None:
+    for token in ids:
+        if isinstance(token, bool) or not isinstance(token, int) or not 0 <= token < vocab_size:
+            raise InvalidRequest(field, f"must hold token ids from 0 to {vocab_size - 1}", token)
+
+
+def _check_lengths(prompt: Sequence[int], params: SamplingParams, max_context: int) -> None:
+    if not prompt:
+        raise InvalidRequest("prompt", "must hold at least one token", prompt)
+    if params.max_tokens == 0 and params.prompt_logprobs is None:
+        raise InvalidRequest("max_tokens", "must be at least 1 (0 only together with prompt_logprobs)", 0)
+    longest = max_context if params.max_tokens == 0 else max_context - 1
+    if len(prompt) > longest:
+        raise InvalidRequest("prompt", f"must hold at most {longest} tokens with this context", f"{len(prompt)} tokens")

@@ -1,0 +1,286 @@
+"""The engine: continuous batching with speculation. `Engine.step` is the whole system on one screen."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from torch import Tensor
+
+from gamaneh.control.acceptance import AcceptanceTracker
+from gamaneh.control.controller import Candidate, Controller
+from gamaneh.control.cost import CostModel
+from gamaneh.control.quarantine import Quarantine
+from gamaneh.control.router import Router
+from gamaneh.core import (
+    PLAIN,
+    Decision,
+    Draft,
+    FinishReason,
+    Proposer,
+    StepOutput,
+    StepReport,
+    Verdict,
+)
+from gamaneh.engine.admission import SupportsText, make_sequence
+from gamaneh.engine.drafting import Drafting, Drafts
+from gamaneh.engine.emission import add_prompt_logprobs, emit
+from gamaneh.engine.scheduler import PREFILL, Scheduled, Scheduler
+from gamaneh.engine.sequence import SequenceState
+from gamaneh.errors import GamanehError, InvalidRequest
+from gamaneh.kv.manager import KVManager
+from gamaneh.models.batch import Feed
+from gamaneh.models.runner import Forward, Runner
+from gamaneh.options import EngineOptions, SamplingParams, SpeculationOptions
+from gamaneh.sampling.rows import DraftRows
+
+Plan = list[Scheduled]
+
+
+@dataclass(slots=True)
+class Round:
+    """What happened in one step, request by request."""
+
+    verdicts: dict[str, Verdict] = field(default_factory=dict)
+    outputs: list[StepOutput] = field(default_factory=list)
+
+
+class Engine:
+    """Requests in, tokens out, one `step` at a time.
+
+    Args:
+        target: runs the target model.
+        kv: manages the target's cache.
+        tokenizer: turns emitted tokens into text.
+        proposers: those that requests may use, by name.
+        speculation: how requests speculate that do not say otherwise.
+        options: limits.
+    """
+
+    def __init__(
+        self,
+        target: Runner,
+        kv: KVManager,
+        tokenizer: SupportsText,
+        *,
+        proposers: Mapping[str, Proposer] | None = None,
+        speculation: SpeculationOptions | None = None,
+        options: EngineOptions | None = None,
+    ) -> None:
+        self.target, self.kv, self.tokenizer = target, kv, tokenizer
+        self.proposers = dict(proposers or {})
+        self.speculation = speculation or SpeculationOptions()
+        self.options = options or EngineOptions()
+        self.quarantine = Quarantine()
+        self.cost = CostModel(target.computed_rows)
+        self.controller = Controller(AcceptanceTracker(), self.cost)
+        self.router = Router(self.proposers, self.quarantine)
+        self.scheduler = Scheduler(kv, self.options)
+        self.drafting = Drafting(self.proposers, self.quarantine, target.vocab_size)
+        self.observers: list[Callable[[StepReport], None]] = []
+        self._sequences: dict[str, SequenceState] = {}
+        self._names = itertools.count()
+
+    @property
+    def max_context(self) -> int:
+        """Most tokens of one request, by the model, the options and the size of the cache."""
+        room = self.kv.pool.num_blocks * self.kv.pool.block_size
+        return min(self.target.max_context, self.options.max_context or room, room)
+
+    @property
+    def has_work(self) -> bool:
+        return bool(self._sequences)
+
+    def add(
+        self,
+        prompt: Sequence[int],
+        params: SamplingParams | None = None,
+        *,
+        request_id: str | None = None,
+        speculation: SpeculationOptions | None = None,
+        reference: Sequence[int] = (),
+        salt: str = "",
+    ) -> str:
+        """Queue a request and return its id.
+
+        Args:
+            prompt: token ids, at least one.
+            reference: token ids of a text that the output is likely to repeat, for prompt lookup.
+            salt: requests with different salts share no cached prefixes.
+
+        Raises:
+            InvalidRequest: the prompt or a parameter breaks a rule. Nothing else is disturbed.
+        """
+        request_id = f"request-{next(self._names)}" if request_id is None else request_id
+        if request_id in self._sequences:
+            raise InvalidRequest("request_id", "must not be in use", request_id)
+        speculation = self.speculation if speculation is None else speculation
+        if speculation.proposer != PLAIN and speculation.proposer not in self.proposers:
+            known = ", ".join([PLAIN, *self.proposers])
+            raise InvalidRequest("proposer", f"must be one of {known}", speculation.proposer)
+        sequence = make_sequence(
+            request_id,
+            list(prompt),
+            params or SamplingParams(),
+            speculation,
+            tokenizer=self.tokenizer,
+            vocab_size=self.target.vocab_size,
+            max_context=self.max_context,
+            draft_has_probs=self._gives_probs(speculation),
+            reference=reference,
+            salt=salt,
+        )
+        self._sequences[request_id] = sequence
+        self.scheduler.add(sequence)
+        return request_id
+
+    def abort(self, request_id: str) -> bool:
+        """Stop a request and free what it holds; False when it is not running."""
+        sequence = self._sequences.get(request_id)
+        if sequence is None:
+            return False
+        self._finish(sequence)
+        return True
+
+    def step(self) -> list[StepOutput]:
+        """One round: every scheduled request gets a prefill chunk, or emits one token or more."""
+        plan = self.scheduler.plan(self._decide)
+        drafts = self.drafting.propose(plan)
+        forward, seconds = self._verify(plan, drafts)
+        round_ = self._judge(plan, drafts, forward)
+        self._commit(plan, round_)
+        self._observe(plan, drafts, round_, seconds)
+        self._let_go(plan)
+        return round_.outputs
+
+    def _decide(self, decoding: Sequence[SequenceState]) -> list[Decision]:
+        self.quarantine.tick()
+        return self.controller.decide([self._candidate(sequence) for sequence in decoding])
+
+    def _candidate(self, sequence: SequenceState) -> Candidate:
+        options = sequence.speculation
+        proposer, reason = self.router.choose(options.proposer)
+        room = min(options.max_draft_length, sequence.remaining - 1)
+        return Candidate(sequence.request_id, proposer, room, options.draft_length, reason)
+
+    def _verify(self, plan: Plan, drafts: Drafts) -> tuple[Forward, float]:
+        feeds = [self._feed(item, drafts.of(item.sequence.request_id)) for item in plan]
+        started = time.perf_counter()
+        forward = self.target.forward(feeds, taps=self.drafting.taps) if feeds else Forward([], [])
+        return forward, time.perf_counter() - started
+
+    def _feed(self, item: Scheduled, draft: Draft) -> Feed:
+        sequence = item.sequence
+        start, table = sequence.cached_len, self.kv.table(sequence.request_id)
+        stop = start + item.count
+        logit_rows = 1 + len(draft) if item.samples else 0
+        return Feed(
+            tokens=[*sequence.tokens[start:stop], *draft.tokens],
+            start=start,
+            prompt_len=sequence.prompt_len,
+            slots=table.slots(0, stop + len(draft)),
+            first_slot=table.run(),
+            parents=draft.parents,
+            logit_rows=item.count if sequence.wants_prompt_logprobs and start < sequence.prompt_len else logit_rows,
+        )
+
+    def _judge(self, plan: Plan, drafts: Drafts, forward: Forward) -> Round:
+        round_ = Round()
+        for item, logits in zip(plan, forward.logits, strict=True):
+            try:
+                self._judge_one(item, drafts.of(item.sequence.request_id), logits, round_)
+            except GamanehError as error:
+                item.sequence.finish_reason = FinishReason.ERROR
+                round_.outputs.append(
+                    StepOutput(item.sequence.request_id, finish_reason=FinishReason.ERROR, error=str(error))
+                )
+        return round_
+
+    def _judge_one(self, item: Scheduled, draft: Draft, logits: Tensor, round_: Round) -> None:
+        sequence = item.sequence
+        if sequence.wants_prompt_logprobs and sequence.cached_len < sequence.prompt_len:
+            add_prompt_logprobs(sequence, sequence.cached_len, logits)
+        if not item.samples:
+            return
+        prompt_logprobs = tuple(sequence.prompt_logprobs) if sequence.wants_prompt_logprobs else None
+        if sequence.remaining <= 0:
+            sequence.finish_reason = FinishReason.LENGTH
+            output = StepOutput(sequence.request_id, finish_reason=FinishReason.LENGTH)
+        else:
+            rows = logits[-(1 + len(draft)) :]
+            target = DraftRows(rows, draft, sequence.sampler, len(sequence.tokens), self.target.vocab_size)
+            verdict = sequence.rule.judge(draft, target)
+            round_.verdicts[sequence.request_id] = verdict
+            output = emit(sequence, draft, verdict, rows)
+        round_.outputs.append(replace(output, prompt_logprobs=prompt_logprobs))
+
+    def _commit(self, plan: Plan, round_: Round) -> None:
+        """Accepted slots stay, the rest and the unused reservation are freed."""
+        for item in plan:
+            sequence = item.sequence
+            verdict = round_.verdicts.get(sequence.request_id)
+            path = verdict.path if verdict and not sequence.finish_reason else ()
+            self.kv.commit(sequence.request_id, sequence.tokens, item.count, path)
+            sequence.cached_len = self.kv.length(sequence.request_id)
+
+    def _observe(self, plan: Plan, drafts: Drafts, round_: Round, seconds: float) -> None:
+        """Proposers, cost model and everybody who reads step reports learn what happened."""
+        self.drafting.observe(drafts, round_.verdicts)
+        decoding = [
+            item for item in plan if item.sequence.request_id in round_.verdicts and item.decision is not PREFILL
+        ]
+        if len(decoding) == len(plan):
+            self.cost.observe_verify(sum(1 + len(drafts.of(item.sequence.request_id)) for item in plan), seconds)
+        for name, spent in drafts.seconds.items():
+            depth = max(drafts.of(row.request_id).depth for row in drafts.rows[name])
+            self.cost.observe_draft(name, depth, spent)
+        for item in decoding:
+            report = self._report(item, drafts, round_, seconds, len(decoding))
+            self.controller.observe(report)
+            for observer in self.observers:
+                observer(report)
+
+    def _report(self, item: Scheduled, drafts: Drafts, round_: Round, seconds: float, batch_size: int) -> StepReport:
+        request_id = item.sequence.request_id
+        draft, verdict = drafts.of(request_id), round_.verdicts[request_id]
+        return StepReport(
+            request_id=request_id,
+            proposer=item.decision.proposer,
+            rule=item.sequence.rule.name,
+            drafted=len(draft),
+            depth=draft.depth,
+            accepted=verdict.accepted,
+            emitted=len(verdict.tokens),
+            batch_size=batch_size,
+            context_len=item.sequence.cached_len,
+            draft_seconds=drafts.seconds.get(item.decision.proposer, 0.0),
+            verify_seconds=seconds,
+            decision=item.decision.depth,
+            reason=item.decision.reason,
+        )
+
+    def _let_go(self, plan: Plan) -> None:
+        """Free what finished requests hold, and what proposers keep for preempted ones."""
+        for item in plan:
+            if item.sequence.finish_reason is not None:
+                self._finish(item.sequence)
+        if self.scheduler.preempted:
+            self.drafting.drop([sequence.request_id for sequence in self.scheduler.preempted])
+
+    def _finish(self, sequence: SequenceState) -> None:
+        self.scheduler.remove(sequence)
+        self.drafting.drop([sequence.request_id])
+        self.controller.drop(sequence.request_id)
+        del self._sequences[sequence.request_id]
+
+    def _gives_probs(self, speculation: SpeculationOptions) -> bool:
+        proposer = self.proposers.get(speculation.proposer)
+        return proposer is not None and proposer.needs.probs and speculation.draft_sampling == "request"
+
+    def check_integrity(self) -> None:
+        """Raise AssertionError when the cache's books do not agree with the requests at hand."""
+        self.kv.check_integrity()
+        running = {sequence.request_id for sequence in self.scheduler.running}
+        assert len(self.kv) == len(running), f"{len(self.kv)} sequences in the cache, {len(running)} running"

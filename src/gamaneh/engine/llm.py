@@ -1,0 +1,202 @@
+"""`LLM`: models, prompts in, texts out. A thin shell over the engine."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from gamaneh.core import PLAIN, FinishReason, Origin, StepOutput, StepReport, TokenLogprob
+from gamaneh.engine.assembly import build_engine, check_devices
+from gamaneh.engine.engine import Engine
+from gamaneh.errors import InvalidRequest
+from gamaneh.models.loading import LoadedModel, load
+from gamaneh.models.tokenizer import Tokenizer
+from gamaneh.options import EngineOptions, SamplingParams, SpeculationOptions
+
+Prompt = str | Sequence[int]
+Model = str | Path | LoadedModel
+
+
+@dataclass(slots=True)
+class Generation:
+    """The answer to one prompt.
+
+    Args:
+        tokens: emitted tokens, without the end token.
+        origins: where each of them came from.
+        error: what was wrong with the request, when `finish_reason` is `error`.
+        reports: one per round; the first token comes from reading the prompt and has none.
+        seconds: from the call to the last token; `first_token_seconds` to the first.
+    """
+
+    request_id: str
+    prompt_tokens: list[int]
+    tokens: list[int] = field(default_factory=list)
+    origins: list[Origin] = field(default_factory=list)
+    text: str = ""
+    finish_reason: FinishReason | None = None
+    logprobs: list[TokenLogprob] = field(default_factory=list)
+    prompt_logprobs: list[TokenLogprob | None] | None = None
+    error: str | None = None
+    reports: list[StepReport] = field(default_factory=list)
+    seconds: float = 0.0
+    first_token_seconds: float = 0.0
+
+    def take(self, output: StepOutput, elapsed: float) -> None:
+        """Add what one step brought."""
+        if output.tokens and not self.tokens:
+            self.first_token_seconds = elapsed
+        self.tokens += output.tokens
+        self.origins += output.origins
+        self.text += output.text
+        self.logprobs += output.logprobs
+        if output.prompt_logprobs is not None:
+            self.prompt_logprobs = list(output.prompt_logprobs)
+        if output.finish_reason is not None:
+            self.finish_reason, self.error, self.seconds = output.finish_reason, output.error, elapsed
+
+
+class LLM:
+    """A target model, with a draft model or not, ready to generate.
+
+    Args:
+        model: folder, hub id, `.gguf` file or catalogue name; or a model that is loaded already.
+        draft_model: the same, for the proposer `draft_model`.
+        speculation: how to speculate; by default with the draft model if there is one, else not.
+        options: limits of the engine.
+        dtype, device: of the target; the draft model has the same dtype.
+        draft_device: device of the draft model; None for the target's.
+        progress: called with (done, total) bytes or tensors while a model loads.
+
+    Raises:
+        ModelError: a model cannot be found, read or used, or the tokenizers differ.
+        InvalidOption: an option breaks a rule.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        *,
+        draft_model: Model | None = None,
+        speculation: SpeculationOptions | None = None,
+        options: EngineOptions | None = None,
+        dtype: str = "auto",
+        device: str = "auto",
+        draft_device: str | None = None,
+        progress: Callable[[int, int], None] | None = None,
+    ) -> None:
+        check_devices(draft_device, draft_model)
+        self.loaded = _loaded(model, dtype, device, progress)
+        draft_device = draft_device or self.loaded.device
+        self.draft = None if draft_model is None else _loaded(draft_model, dtype, draft_device, progress)
+        if speculation is None:
+            speculation = SpeculationOptions(proposer=PLAIN if self.draft is None else "draft_model")
+        self.speculation = speculation
+        self.options = options or EngineOptions()
+        self.engine: Engine = build_engine(self.loaded, self.draft, self.speculation, self.options)
+        self._reports: dict[str, list[StepReport]] = {}
+        self.engine.observers.append(self._note)
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        return self.loaded.tokenizer
+
+    def with_speculation(self, speculation: SpeculationOptions) -> LLM:
+        """Another engine over the same weights."""
+        return LLM(self.loaded, draft_model=self.draft, speculation=speculation, options=self.options)
+
+    def generate(
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        params: SamplingParams | Sequence[SamplingParams] | None = None,
+        *,
+        references: Sequence[str | None] | None = None,
+        speculation: SpeculationOptions | None = None,
+    ) -> list[Generation]:
+        """Answer all prompts, batched; one `Generation` each, in order.
+
+        A request that breaks a rule has `error` set; the others are served.
+
+        Args:
+            references: texts that the outputs are likely to repeat, for prompt lookup.
+            speculation: overrides the proposer, rule and draft lengths of this object.
+        """
+        prompts = _as_list(prompts)
+        each = [params or SamplingParams()] * len(prompts) if not isinstance(params, Sequence) else list(params)
+        texts = [None] * len(prompts) if references is None else list(references)
+        if not len(prompts) == len(each) == len(texts):
+            counts = f"{len(each)} params and {len(texts)} references for {len(prompts)} prompts"
+            raise InvalidRequest("params", "and references must match the prompts in number", counts)
+        started = time.perf_counter()
+        generations = [
+            self._add(prompt, own, text, speculation) for prompt, own, text in zip(prompts, each, texts, strict=True)
+        ]
+        by_id = {generation.request_id: generation for generation in generations if generation.error is None}
+        try:
+            while self.engine.has_work:
+                for output in self.engine.step():
+                    by_id[output.request_id].take(output, time.perf_counter() - started)
+        finally:
+            for generation in by_id.values():
+                self.engine.abort(generation.request_id)
+                generation.reports = self._reports.pop(generation.request_id, [])
+        return generations
+
+    def stream(
+        self,
+        prompt: Prompt,
+        params: SamplingParams | None = None,
+        *,
+        reference: str | None = None,
+        speculation: SpeculationOptions | None = None,
+    ) -> Iterator[StepOutput]:
+        """Answer one prompt step by step; closing the iterator stops the request.
+
+        Raises:
+            InvalidRequest: the request breaks a rule.
+        """
+        request_id = self._queue(prompt, params or SamplingParams(), reference, speculation)
+        try:
+            while self.engine.has_work:
+                for output in self.engine.step():
+                    if output.request_id == request_id:
+                        yield output
+        finally:
+            self.engine.abort(request_id)
+            self._reports.pop(request_id, None)
+
+    def _queue(
+        self, prompt: Prompt, params: SamplingParams, reference: str | None, speculation: SpeculationOptions | None
+    ) -> str:
+        return self.engine.add(
+            self._ids(prompt), params, reference=self._reference_ids(reference), speculation=speculation
+        )
+
+    def _add(
+        self, prompt: Prompt, params: SamplingParams, reference: str | None, speculation: SpeculationOptions | None
+    ) -> Generation:
+        ids = self._ids(prompt)
+        try:
+            return Generation(self._queue(ids, params, reference, speculation), ids)
+        except InvalidRequest as error:
+            return Generation("", ids, finish_reason=FinishReason.ERROR, error=str(error))
+
+    def _ids(self, prompt: Prompt) -> list[int]:
+        return self.tokenizer.encode(prompt) if isinstance(prompt, str) else list(prompt)
+
+    def _reference_ids(self, reference: str | None) -> list[int]:
+        return self.tokenizer.encode(reference, special=False) if reference else []
+
+    def _note(self, report: StepReport) -> None:
+        self._reports.setdefault(report.request_id, []).append(report)
+
+
+def _loaded(model: Model, dtype: str, device: str, progress: Callable[[int, int], None] | None) -> LoadedModel:
+    return model if isinstance(model, LoadedModel) else load(model, dtype=dtype, device=device, progress=progress)
+
+
+def _as_list(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
+    single = isinstance(prompts, str) or (len(prompts) > 0 and isinstance(prompts[0], int))
+    return [prompts] if single else list(prompts)  # type: ignore[list-item,arg-type]

@@ -1,0 +1,66 @@
+"""One request as the engine sees it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from torch import Tensor
+
+from gamaneh.core import FinishReason, Origin, Rule, TokenLogprob
+from gamaneh.engine.detokenizer import Detokenizer
+from gamaneh.options import SamplingParams, SpeculationOptions
+from gamaneh.sampling.pipeline import RequestSampler
+
+
+@dataclass(slots=True, eq=False)
+class SequenceState:
+    """A request's tokens and what is needed to continue them.
+
+    Args:
+        tokens: prompt and emitted tokens. The *pending* ones are `tokens[cached_len:]`.
+        cached_len: tokens whose keys and values are in the target's cache.
+        limit: most tokens, prompt included.
+        hidden: tapped hidden states of the tokens fed since the proposer last saw them.
+    """
+
+    request_id: str
+    tokens: list[int]
+    prompt_len: int
+    limit: int
+    params: SamplingParams
+    speculation: SpeculationOptions
+    sampler: RequestSampler
+    rule: Rule
+    detokenizer: Detokenizer
+    end_ids: frozenset[int]
+    salt: str = ""
+    reference: Sequence[int] = ()
+    cached_len: int = 0
+    hidden: Tensor | None = None
+    finish_reason: FinishReason | None = None
+    preemptions: int = 0
+    prompt_logprobs: list[TokenLogprob | None] = field(default_factory=list)
+    origins: list[Origin] = field(default_factory=list)
+
+    @property
+    def num_pending(self) -> int:
+        return len(self.tokens) - self.cached_len
+
+    @property
+    def num_emitted(self) -> int:
+        return len(self.tokens) - self.prompt_len
+
+    @property
+    def remaining(self) -> int:
+        """Tokens that may still be emitted."""
+        return self.limit - len(self.tokens)
+
+    @property
+    def decoding(self) -> bool:
+        """One token is pending and it was emitted: the request may draft."""
+        return self.num_pending == 1 and self.num_emitted > 0
+
+    @property
+    def wants_prompt_logprobs(self) -> bool:
+        return self.params.prompt_logprobs is not None and self.num_emitted == 0
