@@ -23,9 +23,14 @@ def rope_tables(spec: RopeSpec, head_dim: int, num_positions: int) -> tuple[Tens
         cos, sin: float32 `[num_positions, head_dim]`.
     """
     positions = torch.arange(num_positions, dtype=torch.float32)
-    angles = (positions[:, None] * _FREQUENCIES[spec.scaling](spec, head_dim, positions)).double()
+    angles = (positions[:, None] * rope_frequencies(spec, head_dim, positions)).double()
     scale = _attention_factor(spec)
     return _widen(angles.cos() * scale), _widen(angles.sin() * scale)
+
+
+def rope_frequencies(spec: RopeSpec, head_dim: int, positions: Tensor) -> Tensor:
+    """Radians per token of each pair: float32 `[head_dim / 2]`, or one such row per position for `dynamic`."""
+    return _FREQUENCIES[spec.scaling](spec, head_dim, positions)
 
 
 def _widen(halves: Tensor) -> Tensor:
