@@ -9,8 +9,9 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invaria
 
 from gamaneh.kv import BlockPool, KVCache, KVManager
 
-BLOCK_SIZE, NUM_BLOCKS = 3, 10
+BLOCK_SIZE, NUM_BLOCKS = 3, 16
 tokens_of_sequence = st.lists(st.integers(0, 1), min_size=1, max_size=14)
+tokens_of_draft = st.lists(st.integers(0, 1), max_size=6)
 
 
 def row_value(tokens: list[int], position: int, prompt_len: int, salt: str) -> int:
@@ -34,43 +35,64 @@ class KVMachine(RuleBasedStateMachine):
         self.cache.keys[:, slot], self.cache.values[:, slot] = value, -value
 
     @rule(target=sequences, tokens=tokens_of_sequence, prompt_len=st.integers(0, 14), salt=st.sampled_from(["", "x"]))
+    def admit_anything(self, tokens: list[int], prompt_len: int, salt: str) -> str:
+        return self.admit(tokens, prompt_len, salt)
+
     def admit(self, tokens: list[int], prompt_len: int, salt: str) -> str:
         self.counter += 1
         request_id = str(self.counter)
-        self.tokens[request_id], self.prompts[request_id] = tokens, (min(prompt_len, len(tokens)), salt)
+        self.tokens[request_id], self.prompts[request_id] = tokens, (prompt_len, salt)
         cached = self.manager.admit(request_id, tokens, *self.prompts[request_id])
         assert cached < len(tokens)
         return request_id
 
-    @rule(request_id=sequences, chunk=st.integers(1, 6), draft=tokens_of_sequence, data=st.data())
-    def verify(self, request_id: str, chunk: int, draft: list[int], data: st.DataObject) -> None:
-        """Feed pending tokens, and a random tree when they are all fed; accept a random path."""
+    @rule(target=sequences, other=sequences, more=tokens_of_sequence)
+    def admit_a_continuation(self, other: str, more: list[int]) -> str:
+        return self.admit(self.tokens[other] + more, *self.prompts[other])
+
+    @rule(request_id=sequences)
+    def feed_all(self, request_id: str) -> None:
+        pending = len(self.tokens[request_id]) - self.manager.length(request_id)
+        self.step(request_id, pending, [], [])
+
+    @rule(request_id=sequences, chunk=st.integers(1, 6))
+    def feed_chunk(self, request_id: str, chunk: int) -> None:
+        pending = len(self.tokens[request_id]) - self.manager.length(request_id)
+        self.step(request_id, min(pending, chunk), [], [])
+
+    @rule(request_id=sequences, draft=tokens_of_draft, emitted=st.integers(0, 1), data=st.data())
+    def verify(self, request_id: str, draft: list[int], emitted: int, data: st.DataObject) -> None:
+        path = sorted(data.draw(st.sets(st.sampled_from(range(len(draft)))))) if draft else []
+        pending = len(self.tokens[request_id]) - self.manager.length(request_id)
+        if self.step(request_id, pending, draft, path):
+            self.tokens[request_id] = [*self.tokens[request_id], emitted]
+
+    def step(self, request_id: str, pending: int, draft: list[int], path: list[int]) -> bool:
+        """One forward: it writes `pending` tokens and the draft, and the nodes of `path` are accepted."""
         tokens, length = self.tokens[request_id], self.manager.length(request_id)
-        pending = tokens[length : length + chunk]
-        draft = draft if length + len(pending) == len(tokens) else []
-        before = self.manager.length(request_id), self.manager.pool.in_use
-        if not self.manager.reserve(request_id, len(pending) + len(draft)):
-            assert (self.manager.length(request_id), self.manager.pool.in_use) == before
-            return
-        path = sorted(data.draw(st.sets(st.sampled_from(range(len(draft))))) if draft else [])
+        in_use = self.manager.pool.in_use
+        if not self.manager.reserve(request_id, pending + len(draft)):
+            assert (self.manager.length(request_id), self.manager.pool.in_use) == (length, in_use)
+            return False
+        start = length + pending
         committed = tokens + [draft[node] for node in path]
-        start = length + len(pending)
         slots = self.manager.slots(request_id, length, start + len(draft))
-        for row in range(len(pending)):
+        for row in range(pending):
             self.write(request_id, tokens, length + row, slots[row])
         for depth, node in enumerate(path):
-            self.write(request_id, committed, start + depth, slots[len(pending) + node])
-        self.manager.commit(request_id, committed, len(pending), path)
-        self.tokens[request_id] = [*committed, data.draw(st.integers(0, 1))] if draft else committed
+            self.write(request_id, committed, start + depth, slots[pending + node])
+        self.manager.commit(request_id, committed, pending, path)
+        self.tokens[request_id] = committed
         assert self.manager.length(request_id) == start + len(path)
+        return True
 
     @rule(request_id=sequences, extra=st.integers(0, 9))
     def reserve_only(self, request_id: str, extra: int) -> None:
         self.manager.reserve(request_id, extra)
 
-    @rule(request_id=sequences, share=st.floats(0, 1), fresh=st.integers(0, 1))
-    def truncate(self, request_id: str, share: float, fresh: int) -> None:
-        wanted = int(share * self.manager.length(request_id))
+    @rule(request_id=sequences, back=st.integers(0, 4), fresh=st.integers(0, 1))
+    def truncate(self, request_id: str, back: int, fresh: int) -> None:
+        wanted = max(0, self.manager.length(request_id) - back)
         reached = self.manager.truncate(request_id, wanted)
         assert wanted - BLOCK_SIZE < reached <= wanted
         self.tokens[request_id] = [*self.tokens[request_id][:wanted], fresh]
@@ -111,4 +133,4 @@ class KVMachine(RuleBasedStateMachine):
 
 
 TestKVMachine = KVMachine.TestCase
-TestKVMachine.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+TestKVMachine.settings = settings(max_examples=100, stateful_step_count=40, deadline=None)
