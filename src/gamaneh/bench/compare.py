@@ -33,9 +33,9 @@ class Generator(Protocol):
     def generate(
         self,
         prompts: Sequence[str | Sequence[int]],
-        params: SamplingParams | Sequence[SamplingParams],
+        params: SamplingParams,
         *,
-        references: Sequence[str | Sequence[int] | None] | None = None,
+        references: Sequence[str | None] | None = None,
     ) -> list[Generation]: ...
 
 
@@ -46,7 +46,7 @@ class Case:
     id: str
     category: str
     prompt: str | Sequence[int]
-    reference: str | Sequence[int] | None = None
+    reference: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,16 +167,16 @@ def _summarise(
     batch_mismatches: int | None,
 ) -> Comparison:
     ratios = _ratios(pairs)
-    speedup = geometric_mean(ratios) if ratios else None
+    interval = geometric_mean(ratios) if ratios else None
     stats = _speculation(pairs)
     return Comparison(
         identical=not mismatches and not failures and not batch_mismatches,
         identity_expected=(params.greedy and setup.exact) or setup.rule == "match",
         mismatches=len(mismatches),
         prompts=len(pairs),
-        speedup=speedup and speedup.value,
-        speedup_low=speedup and speedup.low,
-        speedup_high=speedup and speedup.high,
+        speedup=None if interval is None else interval.value,
+        speedup_low=None if interval is None else interval.low,
+        speedup_high=None if interval is None else interval.high,
         acceptance_rate=stats.acceptance_rate,
         tokens_per_round=stats.tokens_per_round,
         plain_tokens_per_second=_tokens_per_second([pair.plain for pair in pairs]),

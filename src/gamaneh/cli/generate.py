@@ -1,0 +1,134 @@
+"""`gamaneh generate`: one prompt, one answer, as it comes."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from gamaneh.cli.command import command
+from gamaneh.cli.options import JsonFlag, ModelChoice, ProposerChoice, SamplingChoice
+from gamaneh.cli.terminal import notices, output, print_json, read_prompt
+from gamaneh.errors import GamanehError, InvalidOption
+
+if TYPE_CHECKING:
+    from gamaneh.core import StepOutput, TokenLogprob
+    from gamaneh.engine.llm import LLM
+    from gamaneh.options import SamplingParams
+
+
+@command
+def generate_text(
+    model: ModelChoice,
+    proposer: ProposerChoice,
+    sampling: SamplingChoice,
+    prompt: Annotated[
+        str, typer.Argument(metavar="PROMPT", help="The prompt; - reads standard input.", show_default=False)
+    ],
+    chat: Annotated[bool, typer.Option("--chat", help="Put the prompt into the model's chat template.")] = False,
+    color: Annotated[
+        bool | None,
+        typer.Option("--color/--no-color", help="Colour tokens by origin.", show_default="at a terminal"),
+    ] = None,
+    logprobs: Annotated[
+        int | None, typer.Option(help="With --json: this many likely tokens beside each one.", show_default="none")
+    ] = None,
+    prompt_logprobs: Annotated[
+        int | None, typer.Option(help="With --json: the same for the prompt.", show_default="none")
+    ] = None,
+    as_json: JsonFlag = False,
+) -> None:
+    """Continue a prompt. The text is the one that the model alone would write; guessing only makes it come sooner."""
+    # Everything that can be wrong is looked at before a model is loaded.
+    for name, value in (("--logprobs", logprobs), ("--prompt-logprobs", prompt_logprobs)):
+        if value is not None and not as_json:
+            raise InvalidOption(name, "needs --json", value)
+    sampling.params(logprobs=logprobs, prompt_logprobs=prompt_logprobs)
+    text = read_prompt(prompt)
+    from gamaneh.cli.session import as_tokens, open_llm
+
+    llm = open_llm(model, proposer)
+    params = sampling.params(
+        lambda word: llm.tokenizer.encode(word, special=False), logprobs=logprobs, prompt_logprobs=prompt_logprobs
+    )
+    ids = as_tokens(llm, text, chat)
+    if as_json:
+        print_json({"model": model.model, **_answer(llm, ids, params)})
+    else:
+        _stream(llm, ids, params, color)
+
+
+def _answer(llm: LLM, ids: Sequence[int], params: SamplingParams) -> dict[str, Any]:
+    from gamaneh.metrics.collector import SpeculationStats
+
+    answer = llm.generate([ids], params)[0]
+    if answer.error is not None:
+        raise GamanehError(answer.error)
+    stats = SpeculationStats()
+    for report in answer.reports:
+        stats.add(report)
+    return {
+        "text": answer.text,
+        "finish_reason": answer.finish_reason,
+        "prompt_tokens": len(answer.prompt_tokens),
+        "tokens": list(answer.tokens),
+        "origins": list(answer.origins),
+        "logprobs": _logprobs(answer.logprobs),
+        "prompt_logprobs": _logprobs(answer.prompt_logprobs),
+        "seconds": answer.seconds,
+        "first_token_seconds": answer.first_token_seconds,
+        "acceptance_rate": stats.acceptance_rate,
+        "tokens_per_round": stats.tokens_per_round,
+    }
+
+
+def _logprobs(entries: Sequence[TokenLogprob | None] | None) -> list[dict[str, Any] | None] | None:
+    return [None if entry is None else asdict(entry) for entry in entries] if entries else None
+
+
+def _stream(llm: LLM, ids: Sequence[int], params: SamplingParams, color: bool | None) -> None:
+    from gamaneh.cli.painting import Painter, legend
+
+    console = output(color)
+    colored = console.is_terminal and not console.no_color
+    painter = Painter(llm.tokenizer.decode)
+    if colored:
+        notices().print(legend())
+    meter = Meter()
+    for step in meter.watch(llm.stream(ids, params)):
+        if colored:
+            console.print(painter.paint(step.tokens, step.origins, step.text), end="")
+        else:
+            print(step.text, end="", flush=True)
+    print(flush=True)
+    notices().print(meter.summary(), style="dim")
+
+
+class Meter:
+    """Counts and times a stream."""
+
+    def __init__(self) -> None:
+        self.tokens = self.rounds = 0
+        self._started = self._first = self._last = time.perf_counter()
+
+    def watch(self, steps: Iterator[StepOutput]) -> Iterator[StepOutput]:
+        self._started = time.perf_counter()
+        for step in steps:
+            self._last = time.perf_counter()
+            if self.tokens == 0:
+                self._first = self._last
+            self.tokens += len(step.tokens)
+            self.rounds += bool(step.tokens)
+            yield step
+
+    def summary(self) -> str:
+        if self.tokens < 2 or self._last == self._first:
+            return f"{self.tokens} tokens in {self._last - self._started:.2f} s"
+        return (
+            f"{self.tokens} tokens, the first after {self._first - self._started:.2f} s, "
+            f"then {(self.tokens - 1) / (self._last - self._first):.1f} tokens/s; "
+            f"{self.tokens / self.rounds:.2f} tokens per round"
+        )

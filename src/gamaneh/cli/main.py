@@ -1,0 +1,29 @@
+"""The command line: one file per command, put together here."""
+
+from __future__ import annotations
+
+import typer
+
+from gamaneh.cli.compare import compare_modes
+from gamaneh.cli.demo import show_demo
+from gamaneh.cli.generate import generate_text
+from gamaneh.cli.models import list_models
+from gamaneh.cli.pull import pull_model
+
+app = typer.Typer(
+    name="gamaneh",
+    help="Exact speculative decoding of language models: faster answers, the same answers.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    add_completion=False,
+)
+app.command("pull")(pull_model)
+app.command("models")(list_models)
+app.command("generate")(generate_text)
+app.command("compare")(compare_modes)
+app.command("demo")(show_demo)
+
+
+def main() -> None:
+    """Entry point of the `gamaneh` program."""
+    app()

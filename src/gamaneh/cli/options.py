@@ -1,0 +1,207 @@
+"""Options that several commands share, each declared once. Defaults are those of the options objects behind them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Annotated, Any
+
+import typer
+
+from gamaneh.errors import InvalidOption
+from gamaneh.options import RULE_NAMES, EngineOptions, SamplingParams, SpeculationOptions
+
+Encode = Callable[[str], Sequence[int]]
+"""Text to token ids, without special tokens."""
+
+JsonFlag = Annotated[bool, typer.Option("--json", help="Put one JSON object on the last line of standard output.")]
+
+
+def _set(kind: type[Any], field: str, help_text: str, *names: str) -> Any:
+    """An option that sets `field` of the options object `kind`; not given, the field keeps its default."""
+    default = next(entry.default for entry in fields(kind) if entry.name == field)
+    return typer.Option(*names, help=help_text, show_default="none" if default is None else str(default))
+
+
+def _flag(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
+
+
+def _given(values: object, names: Iterable[str]) -> dict[str, Any]:
+    return {name: value for name in names if (value := getattr(values, name)) is not None}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelChoice:
+    """The target and how it is executed."""
+
+    model: Annotated[
+        str,
+        typer.Option("--model", "-m", help="A Hugging Face folder or id, a .gguf file, or a name of `gamaneh models`."),
+    ]
+    dtype: Annotated[str, typer.Option(help="float32, bfloat16 or auto.")] = "auto"
+    device: Annotated[str, typer.Option(help="cpu, cuda or auto.")] = "auto"
+    invariant: Annotated[
+        bool | None,
+        typer.Option(
+            "--invariant/--no-invariant",
+            help="The same bits whatever is computed beside a row.",
+            show_default="by device and dtype",
+        ),
+    ] = None
+    max_context: Annotated[int | None, _set(EngineOptions, "max_context", "Most tokens of one request.")] = None
+
+    def __post_init__(self) -> None:
+        self.engine()
+
+    def engine(self, **more: Any) -> EngineOptions:
+        """
+        Raises:
+            InvalidOption: a value is out of range.
+        """
+        return EngineOptions(**_given(self, ("invariant", "max_context")), **more)
+
+
+_PROPOSERS: Mapping[str, str] = {"draft_model": "draft_model", "lookup": "lookup", "plain": "none"}
+"""Option that chooses a proposer -> its name in the registry. Without one of them, `lookup`."""
+
+_BELONGS_TO: Mapping[str, Sequence[str]] = {
+    "draft_device": ("draft_model",),
+    "draft_sampling": ("draft_model",),
+    "min_confidence": ("draft_model",),
+    "max_ngram": ("lookup",),
+    "min_ngram": ("lookup",),
+    "draft_length": ("draft_model", "lookup"),
+    "max_draft_length": ("draft_model", "lookup"),
+    "rule": ("draft_model", "lookup"),
+    "epsilon": ("draft_model", "lookup"),
+    "delta": ("draft_model", "lookup"),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProposerChoice:
+    """What guesses, how far, and what decides.
+
+    Raises:
+        InvalidOption: two options exclude each other, or a value is out of range.
+    """
+
+    draft_model: Annotated[
+        str | None, typer.Option(help="Guess with this model; it must have the target's tokenizer.")
+    ] = None
+    lookup: Annotated[
+        bool, typer.Option("--lookup", help="Guess by looking back in prompt and output; the default.")
+    ] = False
+    plain: Annotated[bool, typer.Option("--plain", help="Do not guess.")] = False
+    draft_device: Annotated[str | None, typer.Option(help="Device of the draft model.", show_default="--device")] = None
+    draft_length: Annotated[
+        int | None,
+        typer.Option("--draft-length", "-k", help="Candidates in every draft.", show_default="adapts"),
+    ] = None
+    max_draft_length: Annotated[
+        int | None, _set(SpeculationOptions, "max_draft_length", "Longest draft when the length adapts.")
+    ] = None
+    rule: Annotated[
+        str | None, _set(SpeculationOptions, "rule", f"How guesses are accepted: {', '.join(RULE_NAMES)}.")
+    ] = None
+    draft_sampling: Annotated[
+        str | None, _set(SpeculationOptions, "draft_sampling", "The draft model samples as the request, or greedily.")
+    ] = None
+    min_confidence: Annotated[
+        float | None, _set(SpeculationOptions, "min_confidence", "The draft model stops below this probability.")
+    ] = None
+    max_ngram: Annotated[int | None, _set(SpeculationOptions, "max_ngram", "Longest text that lookup matches.")] = None
+    min_ngram: Annotated[int | None, _set(SpeculationOptions, "min_ngram", "Shortest text that lookup matches.")] = None
+    epsilon: Annotated[float | None, _set(SpeculationOptions, "epsilon", "Threshold of the rule typical.")] = None
+    delta: Annotated[float | None, _set(SpeculationOptions, "delta", "Threshold of the rule typical.")] = None
+
+    def __post_init__(self) -> None:
+        chosen = [name for name in _PROPOSERS if getattr(self, name)]
+        if len(chosen) > 1:
+            rule = f"cannot be used together with {_flag(chosen[0])}"
+            raise InvalidOption(_flag(chosen[1]), rule, getattr(self, chosen[1]))
+        for name, value in _given(self, _BELONGS_TO).items():
+            if self._chosen not in _BELONGS_TO[name]:
+                owners = " or ".join(map(_flag, _BELONGS_TO[name]))
+                raise InvalidOption(_flag(name), f"needs {owners}, not {_flag(self._chosen)}", value)
+        self.speculation()
+
+    @property
+    def _chosen(self) -> str:
+        return next((name for name in _PROPOSERS if getattr(self, name)), "lookup")
+
+    def speculation(self) -> SpeculationOptions:
+        """
+        Raises:
+            InvalidOption: a value is out of range.
+        """
+        names = [field.name for field in fields(SpeculationOptions) if field.name != "proposer"]
+        return SpeculationOptions(proposer=_PROPOSERS[self._chosen], **_given(self, names))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SamplingChoice:
+    """How tokens are chosen and when the output ends."""
+
+    max_tokens: Annotated[
+        int | None, _set(SamplingParams, "max_tokens", "Most tokens to emit.", "--max-tokens", "-n")
+    ] = None
+    min_tokens: Annotated[int | None, _set(SamplingParams, "min_tokens", "No end before this many tokens.")] = None
+    temperature: Annotated[float | None, _set(SamplingParams, "temperature", "0 is greedy.", "--temperature", "-t")] = (
+        None
+    )
+    top_k: Annotated[int | None, _set(SamplingParams, "top_k", "Keep the k most likely tokens; 0 keeps all.")] = None
+    top_p: Annotated[float | None, _set(SamplingParams, "top_p", "Keep the most likely tokens up to this sum.")] = None
+    min_p: Annotated[
+        float | None, _set(SamplingParams, "min_p", "Keep tokens this likely, relative to the most likely.")
+    ] = None
+    repetition_penalty: Annotated[
+        float | None, _set(SamplingParams, "repetition_penalty", "Above 1: fewer tokens of prompt and output again.")
+    ] = None
+    presence_penalty: Annotated[
+        float | None, _set(SamplingParams, "presence_penalty", "Subtracted once from tokens of the output.")
+    ] = None
+    frequency_penalty: Annotated[
+        float | None, _set(SamplingParams, "frequency_penalty", "Subtracted for each time a token is in the output.")
+    ] = None
+    seed: Annotated[int | None, _set(SamplingParams, "seed", "The same seed gives the same tokens.")] = None
+    stop: Annotated[list[str] | None, typer.Option(help="Text that ends the output; may be repeated.")] = None
+    stop_token_id: Annotated[list[int] | None, typer.Option(help="Token that ends the output; may be repeated.")] = None
+    logit_bias: Annotated[
+        list[str] | None, typer.Option(metavar="TOKEN=NUMBER", help="Added to a token's logit; may be repeated.")
+    ] = None
+    bad_word: Annotated[list[str] | None, typer.Option(help="Text that must not be emitted; may be repeated.")] = None
+    ignore_eos: Annotated[bool, typer.Option("--ignore-eos", help="Go on after the model's end token.")] = False
+
+    def params(self, encode: Encode = lambda text: (0,), **more: Any) -> SamplingParams:
+        """The parameters. `encode` is asked for bad words; without it everything else can be checked early.
+
+        Raises:
+            InvalidRequest: a value is out of range.
+            InvalidOption: a logit bias is not TOKEN=NUMBER.
+        """
+        names = [field.name for field in fields(SamplingParams) if field.name in _PLAIN_SAMPLING]
+        return SamplingParams(
+            **_given(self, names),
+            stop=tuple(self.stop or ()),
+            stop_token_ids=tuple(self.stop_token_id or ()),
+            logit_bias=dict(map(_bias, self.logit_bias or ())),
+            bad_words=tuple(tuple(encode(form)) for word in self.bad_word or () for form in (word, f" {word}")),
+            **more,
+        )
+
+
+_PLAIN_SAMPLING = frozenset(
+    {"max_tokens", "min_tokens", "temperature", "top_k", "top_p", "min_p", "repetition_penalty", "presence_penalty"}
+    | {"frequency_penalty", "seed", "ignore_eos"}
+)
+"""Options that are fields of `SamplingParams` as they are."""
+
+
+def _bias(text: str) -> tuple[int, float]:
+    token, _, number = text.partition("=")
+    try:
+        return int(token), float(number)
+    except ValueError:
+        raise InvalidOption("--logit-bias", "must be TOKEN=NUMBER, such as 42=-5", text) from None

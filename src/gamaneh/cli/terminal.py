@@ -1,0 +1,73 @@
+"""What comes from and goes to the terminal: results on standard output, everything else on standard error."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, DownloadColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from gamaneh.errors import InvalidRequest
+
+Tick = Callable[[int, int], None]
+
+
+def output(color: bool | None = None) -> Console:
+    """Standard output; `color` None colours at a terminal only."""
+    return Console(force_terminal=color, no_color=color is False, highlight=False, soft_wrap=True)
+
+
+def notices() -> Console:
+    """Standard error."""
+    return Console(stderr=True, highlight=False, soft_wrap=True)
+
+
+def print_json(values: Mapping[str, Any]) -> None:
+    """One JSON object on one line, whatever the width of the terminal."""
+    print(json.dumps(values, ensure_ascii=False, allow_nan=False), flush=True)
+
+
+def read_prompt(prompt: str) -> str:
+    """The prompt, read from standard input when it is `-`.
+
+    Raises:
+        InvalidRequest: it is empty, or not UTF-8.
+    """
+    text = _standard_input() if prompt == "-" else prompt
+    if not text:
+        raise InvalidRequest("prompt", "must not be empty", text)
+    return text
+
+
+def _standard_input() -> str:
+    data = sys.stdin.buffer.read()
+    try:
+        return data.decode()
+    except UnicodeDecodeError as error:
+        raise InvalidRequest("prompt", "must be UTF-8 text", data[error.start : error.end]) from error
+
+
+@contextmanager
+def byte_bar(what: str) -> Iterator[Tick]:
+    """A progress bar over bytes on standard error."""
+    with _bar(what, DownloadColumn()) as tick:
+        yield tick
+
+
+@contextmanager
+def count_bar(what: str) -> Iterator[Tick]:
+    """A progress bar over a count of things on standard error."""
+    with _bar(what, MofNCompleteColumn()) as tick:
+        yield tick
+
+
+@contextmanager
+def _bar(what: str, amount: DownloadColumn | MofNCompleteColumn) -> Iterator[Tick]:
+    columns = (TextColumn("{task.description}"), BarColumn(), amount, TimeRemainingColumn())
+    with Progress(*columns, console=notices()) as progress:
+        task = progress.add_task(what, total=None)
+        yield lambda done, total: progress.update(task, completed=done, total=total)
