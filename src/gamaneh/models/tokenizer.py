@@ -1,0 +1,175 @@
+"""Text to tokens and back, over a fast tokenizer of the `transformers` library."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from jinja2 import TemplateError
+from tokenizers import decoders
+from transformers import AutoTokenizer, PreTrainedTokenizerFast
+
+from gamaneh.errors import CorruptModel, InvalidRequest, UnsupportedModel
+from gamaneh.models.gguf_file import GgufFile
+from gamaneh.models.gguf_tokenizer import backend_from_metadata
+
+_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json")
+_SPACE = "\N{LOWER ONE EIGHTH BLOCK}"
+
+
+class Tokenizer:
+    """The tokenizer of one model.
+
+    Args:
+        backend: the library's tokenizer, with its chat template if the model has one.
+        eos_ids: tokens that end the output; by default the backend's own.
+    """
+
+    def __init__(self, backend: PreTrainedTokenizerFast, eos_ids: Iterable[int] = ()) -> None:
+        self.backend = backend
+        self._fast = backend.backend_tokenizer
+        self._fast.no_truncation()
+        self._fast.no_padding()
+        own = () if backend.eos_token_id is None else (backend.eos_token_id,)
+        self.eos_ids: tuple[int, ...] = tuple(eos_ids) or own
+        self.bos_id: int | None = backend.bos_token_id
+
+    @classmethod
+    def from_folder(cls, folder: Path, eos_ids: Iterable[int] = ()) -> Tokenizer:
+        """Read the tokenizer of a Hugging Face folder.
+
+        Raises:
+            CorruptModel: its files are missing or damaged.
+            UnsupportedModel: it has no fast version.
+        """
+        if not any((folder / name).is_file() for name in _FILES):
+            raise CorruptModel(f"{folder} must hold one of {', '.join(_FILES)}, got none")
+        # The automatic class may rebuild the steps of a tokenizer.json from its own idea of them
+        # (it drops the digit splitting of SmolLM2), so that file is taken as it is.
+        loader = PreTrainedTokenizerFast if (folder / _FILES[0]).is_file() else AutoTokenizer
+        try:
+            backend = loader.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+        except Exception as error:  # the library raises what it likes at a bad file
+            raise CorruptModel(f"tokenizer in {folder} cannot be read: {error}") from error
+        if not isinstance(backend, PreTrainedTokenizerFast):
+            raise UnsupportedModel(f"tokenizer in {folder} must have a fast version, got {type(backend).__name__}")
+        return cls(backend, eos_ids)
+
+    @classmethod
+    def from_gguf(cls, file: GgufFile, eos_ids: Iterable[int] = ()) -> Tokenizer:
+        """Build the tokenizer that the metadata of a GGUF file describes.
+
+        Raises:
+            CorruptModel: metadata is missing or contradicts itself.
+            UnsupportedModel: a kind of tokenizer that we do not have.
+        """
+        return cls(backend_from_metadata(file.metadata), eos_ids)
+
+    def encode(self, text: str, special: bool = True) -> list[int]:
+        """Token ids of a text.
+
+        Args:
+            special: add what the model wants around a text, such as a begin token. Special tokens
+                that are written in the text are recognised in any case.
+        """
+        return list(self._fast.encode(text, add_special_tokens=special).ids)
+
+    def decode(self, ids: Sequence[int], skip_special: bool = True) -> str:
+        """Text of token ids; ids without a token (a padded vocabulary has some) add nothing."""
+        return self._fast.decode(list(ids), skip_special_tokens=skip_special)
+
+    def chat(
+        self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] | None = None
+    ) -> list[int]:
+        """Token ids of a conversation by the model's chat template, up to where the answer begins.
+
+        Raises:
+            InvalidRequest: the model has no chat template, or the template refuses the messages.
+        """
+        if self.backend.chat_template is None:
+            raise InvalidRequest("messages", "need a model with a chat template", len(messages))
+        try:
+            text = self.backend.apply_chat_template(
+                [dict(message) for message in messages],
+                tools=None if tools is None else [dict(tool) for tool in tools],
+                add_generation_prompt=True,
+                tokenize=False,
+            )
+        except (TemplateError, TypeError, ValueError) as error:
+            raise InvalidRequest("messages", f"must fit the model's chat template ({error})", messages) from error
+        return self.encode(str(text), special=False)
+
+    def token_bytes(self, token: int) -> bytes:
+        """UTF-8 bytes that a token stands for, possibly only a part of a character; none if it has no token."""
+        added = self._added.get(token)
+        if added is not None:
+            return added.encode()
+        piece = self._pieces.get(token, "")
+        return self._byte_level(piece) if self._is_byte_level else self._sentence_piece(piece)
+
+    def token_text(self, token: int) -> str:
+        """Text of one token, to show it: a part of a character becomes the replacement character."""
+        return self.token_bytes(token).decode(errors="replace")
+
+    def vocab(self) -> dict[str, int]:
+        """Pieces as the tokenizer spells them -> ids, added tokens included."""
+        return dict(self._fast.get_vocab(with_added_tokens=True))
+
+    @cached_property
+    def vocab_size(self) -> int:
+        """One more than the largest id with a token; a model's own `vocab_size` may be larger."""
+        return 1 + max(self._pieces, default=-1)
+
+    @cached_property
+    def special_ids(self) -> frozenset[int]:
+        """Ids of control tokens, which `decode` skips."""
+        return frozenset(token for token, entry in self._fast.get_added_tokens_decoder().items() if entry.special)
+
+    @cached_property
+    def _pieces(self) -> dict[int, str]:
+        return {token: piece for piece, token in self.vocab().items()}
+
+    @cached_property
+    def _added(self) -> dict[int, str]:
+        return {token: entry.content for token, entry in self._fast.get_added_tokens_decoder().items()}
+
+    @cached_property
+    def _is_byte_level(self) -> bool:
+        return isinstance(self._fast.decoder, decoders.ByteLevel)
+
+    def _byte_level(self, piece: str) -> bytes:
+        return bytes(_BYTES[character] for character in piece)
+
+    def _sentence_piece(self, piece: str) -> bytes:
+        if len(piece) == 6 and piece.startswith("<0x"):
+            return bytes([int(piece[3:5], 16)])
+        return piece.replace(_SPACE, " ").encode()
+
+
+def tokenizer_difference(target: Tokenizer, draft: Tokenizer) -> str | None:
+    """Where two tokenizers disagree, as a sentence; None if every id that both have is the same token.
+
+    Vocabularies of different sizes are no difference: models of one family are padded differently.
+    """
+    ours, theirs = _by_id(target), _by_id(draft)
+    common = sorted(ours.keys() & theirs.keys())
+    for token in common:
+        if ours[token] != theirs[token]:
+            return f"token {token} is {ours[token]!r} for the target but {theirs[token]!r} for the draft"
+    return None if common else "target and draft have no token id in common"
+
+
+def _by_id(tokenizer: Tokenizer) -> dict[int, str]:
+    return {token: piece for piece, token in tokenizer.vocab().items()}
+
+
+def _byte_alphabet() -> dict[str, int]:
+    """The printable characters that byte-level tokenizers write for the 256 bytes (as GPT-2 did)."""
+    printable = [*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)]
+    others = [byte for byte in range(256) if byte not in printable]
+    return {chr(byte): byte for byte in printable} | {chr(256 + at): byte for at, byte in enumerate(others)}
+
+
+_BYTES = _byte_alphabet()
