@@ -23,7 +23,10 @@ def list_models(cache: CacheFolder = None, as_json: JsonFlag = False) -> None:
             {"cache": str(cache_folder(cache)), "models": [_row(entry, paths[entry.name]) for entry in entries()]}
         )
         return
-    table = Table("name", "size", "licence", "pulled", "what for", box=None)
+    table = Table(box=None)
+    for heading in ("name", "size", "licence", "pulled"):
+        table.add_column(heading, no_wrap=True)
+    table.add_column("what for")
     for entry in entries():
         pulled = "yes" if paths[entry.name] else "no"
         table.add_row(entry.name, f"{entry.size / 1e6:.0f} MB", entry.licence, pulled, entry.summary)
