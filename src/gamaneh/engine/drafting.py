@@ -61,7 +61,7 @@ class Drafting:
             judged = [row for row in rows if row.request_id in verdicts]
             try:
                 self.proposers[name].observe(judged, [verdicts[row.request_id] for row in judged])
-            except Exception as error:  # noqa: BLE001  a proposer may fail in any way; the requests go on
+            except Exception as error:
                 self._failed(name, rows, error)
 
     def drop(self, request_ids: Iterable[str]) -> None:
@@ -70,7 +70,7 @@ class Drafting:
         for name, proposer in self.proposers.items():
             try:
                 proposer.drop(ids)
-            except Exception as error:  # noqa: BLE001
+            except Exception as error:
                 self.quarantine.report(name, f"{type(error).__name__}: {error}")
 
     def _ask(self, name: str, rows: list[ProposalRow], rules: Mapping[str, Rule]) -> list[Draft]:
@@ -78,7 +78,7 @@ class Drafting:
             made = self.proposers[name].propose(rows)
             for row, draft in zip(rows, made, strict=True):
                 self._check(row, draft, rules[row.request_id])
-        except Exception as error:  # noqa: BLE001
+        except Exception as error:
             self._failed(name, rows, error)
             return [EMPTY_DRAFT] * len(rows)
         self.quarantine.passed(name)

@@ -253,8 +253,8 @@ def _attention_groups(
     for feed, rows in zip(feeds, feed_rows, strict=True):
         head = feed.num_prompt_rows
         generated += _generated_spans(feed, rows, tiling)
-        for span in _chain_spans(feed, rows, 0, head, tiling.prompt):
-            groups.append(_group([span], tiling.prompt, num_slots, num_rows, device))
+        prompt = _chain_spans(feed, rows, 0, head, tiling.prompt)
+        groups += [_group([span], tiling.prompt, num_slots, num_rows, device) for span in prompt]
     if generated:
         groups.insert(0, _group(generated, tiling.quantum, num_slots, num_rows, device))
     return groups

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, MutableMapping, Sequence
 
 import torch
 import torch.nn.functional as F
@@ -40,14 +40,16 @@ def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 class Layer:
     """Attention and feed-forward, each with its norms and residual."""
 
-    def __init__(self, index: int, config: DecoderConfig, spec: LayerSpec, weights: Mapping[str, Tensor]) -> None:
+    def __init__(
+        self, index: int, config: DecoderConfig, spec: LayerSpec, weights: MutableMapping[str, Tensor]
+    ) -> None:
         self.index, self.config, self.spec = index, config, spec
         self.qkv = _linear(weights, index, "qkv")
         self.out = _linear(weights, index, "out")
         self.gate_up = _linear(weights, index, "gate_up")
         self.down = _linear(weights, index, "down")
         self.norms = {
-            name: weights[f"layers.{index}.{name}"]
+            name: weights.pop(f"layers.{index}.{name}")
             for name in ("attn_norm", "mlp_norm", "post_attn_norm", "post_mlp_norm", "q_norm", "k_norm")
             if f"layers.{index}.{name}" in weights
         }
@@ -93,14 +95,19 @@ class Layer:
 
 
 class Decoder:
-    """Token rows in, hidden rows and logits out; keys and values go to the cache."""
+    """Token rows in, hidden rows and logits out; keys and values go to the cache.
 
-    def __init__(self, config: DecoderConfig, weights: Mapping[str, Tensor]) -> None:
+    Args:
+        weights: by the names that `DecoderConfig` documents. Each is taken out of the mapping when
+            it is put into its format, so that the weights are never held twice.
+    """
+
+    def __init__(self, config: DecoderConfig, weights: MutableMapping[str, Tensor]) -> None:
         self.config = config
-        self.embedding = weights["embedding"]
-        self.norm = weights["norm"]
+        self.embedding = weights.pop("embedding")
+        self.norm = weights.pop("norm")
         self.layers = [Layer(index, config, spec, weights) for index, spec in enumerate(config.layers)]
-        self.head = make_linear(weights["embedding" if config.tied_embedding else "head"])
+        self.head = make_linear(self.embedding if config.tied_embedding else weights.pop("head"))
         self.ropes = [self._rotary(index) for index in range(len(config.ropes))]
 
     @property
@@ -149,6 +156,6 @@ class Decoder:
         return Rotary(cos.to(self.device, self.dtype), sin.to(self.device, self.dtype))
 
 
-def _linear(weights: Mapping[str, Tensor], index: int, name: str) -> Linear:
+def _linear(weights: MutableMapping[str, Tensor], index: int, name: str) -> Linear:
     prefix = f"layers.{index}.{name}"
-    return make_linear(weights[f"{prefix}.weight"], weights.get(f"{prefix}.bias"))
+    return make_linear(weights.pop(f"{prefix}.weight"), weights.pop(f"{prefix}.bias", None))

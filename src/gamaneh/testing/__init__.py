@@ -1,0 +1,37 @@
+"""Fakes at the lowest seam, for this project's tests and for its users' tests.
+
+A *scripted* target has a table in place of a network; a *tiny* decoder is a real network with
+random weights. Both need no download and answer in milliseconds.
+"""
+
+from gamaneh.testing.scripted import (
+    Script,
+    ScriptedProposer,
+    ScriptedRunner,
+    constant,
+    fixed_output,
+    hashed,
+    next_token_table,
+    scripted_engine,
+)
+from gamaneh.testing.tiny import TINY_CONFIGS, tiny_decoder, tiny_weights
+from gamaneh.testing.tokens import BOS_ID, BYTE_VOCAB, EOS_ID, PAD_ID, ByteTokenizer
+
+__all__ = [
+    "BOS_ID",
+    "BYTE_VOCAB",
+    "EOS_ID",
+    "PAD_ID",
+    "TINY_CONFIGS",
+    "ByteTokenizer",
+    "Script",
+    "ScriptedProposer",
+    "ScriptedRunner",
+    "constant",
+    "fixed_output",
+    "hashed",
+    "next_token_table",
+    "scripted_engine",
+    "tiny_decoder",
+    "tiny_weights",
+]

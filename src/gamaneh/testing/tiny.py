@@ -8,6 +8,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
+from gamaneh.models.canonical import weight_shapes
 from gamaneh.models.config import DecoderConfig, LayerSpec, RopeSpec
 from gamaneh.models.decoder import Decoder
 from gamaneh.testing.tokens import BYTE_VOCAB, EOS_ID
@@ -69,27 +70,3 @@ def _random(name: str, shape: tuple[int, ...], generator: torch.Generator) -> Te
     if len(shape) == 1:
         return noise * 0.1 if name.endswith("bias") else 1 + noise * 0.1
     return noise * (1.0 if name == "embedding" else 2.0 / shape[-1] ** 0.5)
-
-
-def weight_shapes(config: DecoderConfig) -> dict[str, tuple[int, ...]]:
-    """Shape of every weight of a decoder."""
-    hidden, inner, heads = config.hidden_size, config.intermediate_size, config.num_heads * config.head_dim
-    shapes: dict[str, tuple[int, ...]] = {"embedding": (config.vocab_size, hidden), "norm": (hidden,)}
-    if not config.tied_embedding:
-        shapes["head"] = (config.vocab_size, hidden)
-    layer: dict[str, tuple[int, ...]] = {
-        "qkv.weight": (config.qkv_size, hidden),
-        "out.weight": (hidden, heads),
-        "gate_up.weight": (2 * inner, hidden),
-        "down.weight": (hidden, inner),
-        "attn_norm": (hidden,),
-        "mlp_norm": (hidden,),
-    }
-    layer |= {"qkv.bias": (config.qkv_size,)} if config.qkv_bias else {}
-    layer |= {"out.bias": (hidden,)} if config.out_bias else {}
-    layer |= {"gate_up.bias": (2 * inner,), "down.bias": (hidden,)} if config.mlp_bias else {}
-    layer |= {"post_attn_norm": (hidden,), "post_mlp_norm": (hidden,)} if config.post_norms else {}
-    layer |= {"q_norm": (config.head_dim,), "k_norm": (config.head_dim,)} if config.qk_norm else {}
-    for index in range(config.num_layers):
-        shapes |= {f"layers.{index}.{name}": shape for name, shape in layer.items()}
-    return shapes
