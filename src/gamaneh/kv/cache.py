@@ -46,6 +46,11 @@ class KVCache:
         return self.keys.shape[0]
 
     @property
+    def num_slots(self) -> int:
+        """Slots of all blocks, those of the trash block included."""
+        return self.keys.shape[1]
+
+    @property
     def nbytes(self) -> int:
         """Bytes of both tensors. The system commits those of untouched slots lazily."""
         return self.keys.nbytes + self.values.nbytes
