@@ -4,9 +4,9 @@ A draw therefore does not depend on the batch, on the device, on the size of the
 how many draws others made. The generator is counter-based: the finaliser of SplitMix64 (Steele,
 Lea and Flood 2014) applied to a key plus a counter.
 
-A token's noise is a whole number of 63 bits. Its top 16 come from a word that four neighbouring
-tokens share, the other 47 from a word of its own: the top bits of a whole vocabulary cost a quarter
-of the hashing, and they suffice to rule out nearly every token.
+A token's noise is a whole number of 63 bits, small where the noise is large. Its top 16 come from a
+word that four neighbouring tokens share, the other 47 from a word of its own: the top bits of a whole
+vocabulary cost a quarter of the hashing, and they suffice to rule out nearly every token.
 """
 
 from __future__ import annotations
@@ -59,9 +59,9 @@ def gumbel(seed: int, position: int, use: Use, token_ids: Tensor) -> Tensor:
     counters = torch.stack((_shared_counters(token_ids >> _SHARE_BITS), token_ids))
     shared, own = _words(_key(seed, position, use), counters)
     coarse = shared >> ((token_ids & ((1 << _SHARE_BITS) - 1)) * _COARSE_BITS)
-    # The shared word is read as signed 16-bit numbers; flipping the top bit makes them count from 0.
-    coarse = (coarse & 0xFFFF) ^ 0x8000
-    return _to_gumbel((coarse << _FINE_BITS) | (own & ((1 << _FINE_BITS) - 1)))
+    # Read as a signed 16-bit number, the highest coarse bits are the rarest: 0x7FFF counts as 0.
+    rarity = (coarse & 0xFFFF) ^ 0x7FFF
+    return _to_gumbel((rarity << _FINE_BITS) | (own & ((1 << _FINE_BITS) - 1)))
 
 
 def draw(scores: Tensor, seed: int, position: int, use: Use) -> int:
@@ -72,10 +72,11 @@ def draw(scores: Tensor, seed: int, position: int, use: Use) -> int:
     Raises:
         BadLogits: the highest score is NaN, infinite or -inf.
     """
-    if scores.shape[0] <= _SMALL_ROW:
-        check_highest(float(scores.max()))
-        return _best(scores, torch.arange(scores.shape[0], device=scores.device), seed, position, use)[1]
-    return _draw_long(scores, seed, position, use)
+    if scores.shape[0] > _SMALL_ROW:
+        return _draw_long(scores, seed, position, use)
+    check_highest(float(scores.max()))
+    everything = torch.arange(scores.shape[0], device=scores.device)
+    return int((scores.double() + gumbel(seed, position, use, everything)).argmax())
 
 
 def check_highest(highest: float) -> None:
@@ -93,27 +94,23 @@ def _draw_long(scores: Tensor, seed: int, position: int, use: Use) -> int:
     # sum known. The blocks with the highest bounds give a best sum that few others reach.
     bounds, rest = _block_bounds(scores, _key(seed, position, use))
     first = bounds.topk(min(_FIRST_BLOCKS, bounds.shape[0])).indices
-    ids = torch.cat((blocks.ids_of(first), rest))
-    best, token = _best(scores, ids, seed, position, use)
+    best, token = _best(scores, torch.cat((blocks.ids_of(first), rest)), seed, position, use)
     bounds[first] = -math.inf
     others = (bounds >= best - _SLACK).nonzero().squeeze(1)
-    if others.shape[0] == 0:
-        return token
-    return min(
-        (best, token),
-        _best(scores, blocks.ids_of(others), seed, position, use),
-        key=lambda candidate: (-candidate[0], candidate[1]),
-    )[1]
+    if others.shape[0] > 0:
+        other_best, other = _best(scores, blocks.ids_of(others), seed, position, use)
+        best, token = min((best, token), (other_best, other), key=lambda found: (-found[0], found[1]))
+    return token
 
 
 def _block_bounds(scores: Tensor, key: int) -> tuple[Tensor, Tensor]:
     """Upper bounds `[num_blocks]` of score + noise in each block, and the ids left over."""
     whole, rest = blocks.split(scores)
     highest = whole.amax(1)
-    check_highest(max(float(highest.max()), float(scores[rest].max()) if len(rest) else -math.inf))
+    check_highest(float(torch.cat((highest, scores[rest])).max()))
     words = _words(key, _all_shared_counters((scores.shape[0] >> _SHARE_BITS) + 1, scores.device))
-    coarse = words.view(torch.int16)[: whole.numel()].view(whole.shape).amax(1).long() + 0x8000
-    return highest.double() + _to_gumbel(((coarse + 1) << _FINE_BITS) - 1), rest
+    coarse = words.view(torch.int16)[: whole.numel()].view(whole.shape).amax(1).long()
+    return highest.double() + _to_gumbel((0x7FFF - coarse) << _FINE_BITS), rest
 
 
 def _best(scores: Tensor, ids: Tensor, seed: int, position: int, use: Use) -> tuple[float, int]:
@@ -123,11 +120,11 @@ def _best(scores: Tensor, ids: Tensor, seed: int, position: int, use: Use) -> tu
     return float(best), int(ids[sums == best].min())
 
 
-def _to_gumbel(bits: Tensor) -> Tensor:
-    # -log(-log(u)) with u = 1 - rare: small values of `rare` make large noise, and floating point is
-    # finest near 0, so that the tail that decides an argmax keeps all 63 bits.
-    rare = ((bits ^ ((1 << 63) - 1)).double() + 1.0).mul_(_UNIT).clamp_(max=_BELOW_ONE)
-    return rare.neg_().log1p_().neg_().log_().neg_()
+def _to_gumbel(rarity: Tensor) -> Tensor:
+    # -log(-log(u)) with u = 1 - rare: floating point is finest near 0, so that the large noise that
+    # decides an argmax keeps all 63 bits.
+    rare = (rarity.double() + 1.0).mul_(-_UNIT).clamp_(min=-_BELOW_ONE)
+    return rare.log1p_().neg_().log_().neg_()
 
 
 def _key(seed: int, position: int, use: Use) -> int:
