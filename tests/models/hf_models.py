@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from pathlib import Path
 from typing import Any
 
@@ -88,21 +89,21 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
 """Name -> model_type and what differs from the common sizes."""
 
 
-def hf_config(name: str) -> PretrainedConfig:
-    kind, changes = MODELS[name]
-    config: PretrainedConfig = CONFIG_MAPPING[kind](**{**_BASE, **changes})
+def hf_config(name: str, **changes: Any) -> PretrainedConfig:
+    kind, own = MODELS[name]
+    config: PretrainedConfig = CONFIG_MAPPING[kind](**copy.deepcopy({**_BASE, **own, **changes}))
     return config
 
 
-def hf_model(name: str) -> PreTrainedModel:
+def hf_model(name: str, **changes: Any) -> PreTrainedModel:
     """Random weights, norms included, so that a norm in the wrong place shows."""
     torch.manual_seed(0)
-    model: PreTrainedModel = AutoModelForCausalLM.from_config(hf_config(name), attn_implementation="eager")
+    config = hf_config(name, **changes)
+    model: PreTrainedModel = AutoModelForCausalLM.from_config(config, attn_implementation="eager")
     with torch.no_grad():
-        for key, parameter in model.named_parameters():
+        for parameter in model.parameters():
             if parameter.ndim == 1:
                 parameter.add_(torch.randn_like(parameter) * 0.2)
-            assert parameter.isfinite().all(), key
     return model.eval()
 
 

@@ -1,0 +1,265 @@
+"""GGUF files: read to the same logits as the model they were made of, and refused by name when damaged."""
+
+from __future__ import annotations
+
+import struct
+from pathlib import Path
+from typing import Any
+
+import gguf
+import numpy as np
+import pytest
+import torch
+from gguf import GGMLQuantizationType
+from gguf_models import GgufDraft, as_gguf
+from hf_models import VOCAB, hf_logits, hf_model, our_logits
+
+from gamaneh.errors import CorruptModel, UnsupportedModel
+from gamaneh.models.canonical import canonical_weights
+from gamaneh.models.config import DecoderConfig, RopeSpec
+from gamaneh.models.decoder import Decoder
+from gamaneh.models.gguf import GgufWeights, end_ids, gguf_config
+from gamaneh.models.gguf_file import TENSOR_TYPES, GgufFile
+from gamaneh.models.rope import rope_frequencies
+
+TOKENS = torch.randint(0, VOCAB, (48,), generator=torch.Generator().manual_seed(1)).tolist()
+
+MODELS = {
+    "llama 2": ("llama", {}),
+    "llama with biases": ("llama", {}),
+    "smollm2": ("llama", {}),
+    "qwen2": ("qwen2", {}),
+    "qwen3": ("qwen3", {}),
+    "smollm3": ("smollm3", {"no_rope_layers": [1, 1, 1]}),
+    "gemma 3": ("gemma3", {"layer_types": ["sliding_attention"] * 3, "query_pre_attn_scalar": 32}),
+}
+"""Name in hf_models -> architecture, and what the file leaves to convention."""
+
+
+def draft(name: str = "llama 2") -> GgufDraft:
+    architecture, conventions = MODELS[name]
+    return as_gguf(hf_model(name, **conventions), architecture)
+
+
+def written(tmp_path: Path, name: str = "llama 2", **metadata: Any) -> Path:
+    """A model's file, with metadata of its architecture changed (None: left out)."""
+    made = draft(name)
+    for key, value in metadata.items():
+        made.metadata[f"{made.architecture}.{key}"] = value
+    made.metadata = {key: value for key, value in made.metadata.items() if value is not None}
+    return made.write(tmp_path / "model.gguf")
+
+
+def config_of(path: Path) -> DecoderConfig:
+    return gguf_config(GgufFile(path))
+
+
+def decoder_of(path: Path) -> Decoder:
+    file = GgufFile(path)
+    config = gguf_config(file)
+    return Decoder(config, canonical_weights(config, GgufWeights(file, config)))
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_logits_equal_those_of_the_model_it_was_made_of(name: str, tmp_path: Path) -> None:
+    architecture, conventions = MODELS[name]
+    model = hf_model(name, **conventions)
+    decoder = decoder_of(as_gguf(model, architecture).write(tmp_path / "model.gguf"))
+    torch.testing.assert_close(our_logits(decoder, TOKENS), hf_logits(model, TOKENS), atol=1e-4, rtol=1e-4)
+
+
+def test_smollm3_skips_rotation_in_every_fourth_layer(tmp_path: Path) -> None:
+    config = config_of(written(tmp_path, "smollm3", block_count=8))
+    assert [layer.rope for layer in config.layers] == [0, 0, 0, None] * 2
+
+
+def test_gemma3_has_a_global_layer_after_five_local_ones(tmp_path: Path) -> None:
+    config = config_of(written(tmp_path, "gemma 3", block_count=6))
+    assert [layer.window for layer in config.layers] == [16, 16, 16, 16, 16, None]
+    assert config.ropes == (RopeSpec(theta=1e6, scaling="linear", factor=8.0), RopeSpec(theta=1e4))
+
+
+def test_yarn_is_read(tmp_path: Path) -> None:
+    scaling = {"type": "yarn", "factor": 4.0, "original_context_length": 64}
+    config = config_of(written(tmp_path, "qwen2", **{f"rope.scaling.{key}": value for key, value in scaling.items()}))
+    assert config.ropes == (RopeSpec(theta=10000.0, scaling="yarn", factor=4.0, original_context=64),)
+
+
+# -- tensor types ------------------------------------------------------------------------------
+
+ERRORS = {"F16": 1e-3, "BF16": 1e-2, "Q8_0": 2e-2, "Q5_0": 0.15, "Q5_1": 0.15, "Q4_0": 0.3, "Q4_1": 0.3}
+"""Largest error on normal noise: about half a step of the type."""
+
+
+@pytest.mark.parametrize("kind", ERRORS)
+def test_a_quantised_tensor_comes_back_within_its_error(kind: str, tmp_path: Path) -> None:
+    noise = np.random.default_rng(0).standard_normal((48, 64), dtype=np.float32)
+    made = GgufDraft("llama", tensors={"x": noise}, kinds={"x": GGMLQuantizationType[kind]})
+    read = GgufFile(made.write(tmp_path / "x.gguf")).read("x", torch.float32)
+    assert 0 < (read - torch.from_numpy(noise)).abs().max() < ERRORS[kind]
+
+
+@pytest.mark.parametrize("kind", TENSOR_TYPES)
+def test_chunks_are_joined_to_what_the_library_reads_at_once(kind: str, tmp_path: Path) -> None:
+    kind_type = GGMLQuantizationType[kind]
+    block, block_bytes = gguf.GGML_QUANT_SIZES[kind_type]
+    columns = 256
+    raw = np.random.default_rng(0).integers(0, 60, (700, columns // block * block_bytes), dtype=np.uint8)
+    writer = gguf.GGUFWriter(tmp_path / "x.gguf", "llama")
+    writer.add_tensor("x", raw, raw_dtype=kind_type)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    expected = torch.from_numpy(gguf.quants.dequantize(raw, kind_type).copy())
+    assert torch.equal(GgufFile(tmp_path / "x.gguf").read("x", torch.float32), expected)
+
+
+def test_a_tensor_comes_in_the_type_asked_for(tmp_path: Path) -> None:
+    noise = np.random.default_rng(0).standard_normal((4, 8), dtype=np.float32)
+    file = GgufFile(GgufDraft("llama", tensors={"x": noise}).write(tmp_path / "x.gguf"))
+    assert torch.equal(file.read("x", torch.bfloat16), torch.from_numpy(noise).bfloat16())
+
+
+def test_a_tensor_type_that_we_lack_is_named(tmp_path: Path) -> None:
+    writer = gguf.GGUFWriter(tmp_path / "x.gguf", "llama")
+    writer.add_tensor("blk.0.x", np.zeros((1, 66), dtype=np.uint8), raw_dtype=GGMLQuantizationType.IQ2_XXS)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    with pytest.raises(UnsupportedModel, match=r"blk\.0\.x must be one of F32.*got IQ2_XXS"):
+        GgufFile(tmp_path / "x.gguf")
+
+
+# -- metadata --------------------------------------------------------------------------------
+
+
+def test_metadata_is_what_the_library_reads(tmp_path: Path) -> None:
+    made = draft()
+    made.metadata |= {"text": "گمانه", "texts": ["a", "", "ب"], "numbers": [1, 2, 3], "flag": True}
+    path = made.write(tmp_path / "model.gguf")
+    expected = {key: entry.contents() for key, entry in gguf.GGUFReader(path).fields.items()}
+    assert GgufFile(path).metadata == {key: expected[key] for key in expected if not key.startswith("GGUF.")}
+
+
+def test_an_unknown_architecture_is_named_beside_those_supported(tmp_path: Path) -> None:
+    path = GgufDraft("mamba").write(tmp_path / "x.gguf")
+    with pytest.raises(UnsupportedModel, match=r"llama, qwen2.*got 'mamba'"):
+        config_of(path)
+
+
+def test_a_missing_key_is_named(tmp_path: Path) -> None:
+    with pytest.raises(CorruptModel, match=r"llama\.feed_forward_length"):
+        config_of(written(tmp_path, feed_forward_length=None))
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [("expert_count", 8), ("final_logit_softcapping", 30.0), ("rope.dimension_count", 8), ("rope.scaling.type", "su")],
+)
+def test_a_feature_that_we_lack_is_refused_by_name(key: str, value: Any, tmp_path: Path) -> None:
+    with pytest.raises(UnsupportedModel, match=key if key != "rope.scaling.type" else "'su'"):
+        config_of(written(tmp_path, **{key: value}))
+
+
+def test_layers_of_different_sizes_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(UnsupportedModel, match=r"llama\.feed_forward_length must be the same in all layers"):
+        config_of(written(tmp_path, feed_forward_length=[96, 96, 48]))
+
+
+def test_a_part_of_a_split_model_is_refused(tmp_path: Path) -> None:
+    made = draft()
+    made.metadata["split.count"] = 3
+    with pytest.raises(UnsupportedModel, match="must be one file, got a part of 3"):
+        GgufFile(made.write(tmp_path / "model.gguf"))
+
+
+def test_an_unknown_tensor_is_named(tmp_path: Path) -> None:
+    made = draft()
+    made.tensors["blk.0.ffn_gate_inp.weight"] = np.ones((8, 64), dtype=np.float32)
+    with pytest.raises(UnsupportedModel, match=r"blk\.0\.ffn_gate_inp\.weight"):
+        decoder_of(made.write(tmp_path / "model.gguf"))
+
+
+def test_a_wrong_shape_is_named(tmp_path: Path) -> None:
+    made = draft()
+    made.tensors["blk.0.ffn_up.weight"] = made.tensors["blk.0.ffn_up.weight"][:48]
+    with pytest.raises(CorruptModel, match=r"mlp\.up_proj\.weight must have shape \(96, 64\), got \(48, 64\)"):
+        decoder_of(made.write(tmp_path / "model.gguf"))
+
+
+def test_nan_weights_are_refused(tmp_path: Path) -> None:
+    made = draft()
+    made.tensors["blk.1.ffn_up.weight"] = np.full((96, 64), np.nan, dtype=np.float32)
+    with pytest.raises(CorruptModel, match=r"layers\.1\.mlp\.up_proj\.weight must hold finite numbers"):
+        decoder_of(made.write(tmp_path / "model.gguf"))
+
+
+def llama3_divisors(factor: float, head_dim: int = 16, theta: float = 10000.0) -> np.ndarray[Any, Any]:
+    scaled = RopeSpec(theta=theta, scaling="llama3", factor=factor, original_context=8192)
+    origin = torch.zeros(1)
+    plain = rope_frequencies(RopeSpec(theta=theta), head_dim, origin)
+    return (plain / rope_frequencies(scaled, head_dim, origin)).numpy()
+
+
+def test_llama3_scaling_is_recovered_from_its_divisors(tmp_path: Path) -> None:
+    made = draft()
+    made.tensors["rope_freqs.weight"] = llama3_divisors(32.0)
+    [spec] = config_of(made.write(tmp_path / "model.gguf")).ropes
+    assert spec == RopeSpec(theta=10000.0, scaling="llama3", factor=32.0, original_context=8192)
+
+
+def test_divisors_of_another_formula_are_refused(tmp_path: Path) -> None:
+    made = draft()
+    made.tensors["rope_freqs.weight"] = np.linspace(1, 4, 8, dtype=np.float32)
+    with pytest.raises(UnsupportedModel, match=r"rope_freqs\.weight must follow Llama 3's formula"):
+        config_of(made.write(tmp_path / "model.gguf"))
+
+
+def test_end_tokens_are_those_named_and_control_tokens_known_to_end() -> None:
+    metadata = {
+        "tokenizer.ggml.eos_token_id": 3,
+        "tokenizer.ggml.tokens": ["a", "<|im_end|>", "<|endoftext|>", "<|im_end|>"],
+        "tokenizer.ggml.token_type": [1, 1, 3, 3],
+    }
+    assert end_ids(metadata) == (3, 2)
+
+
+# -- damaged files --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("share", [0.0, 0.001, 0.02, 0.5, 0.999])
+def test_a_truncated_file_is_refused_with_its_path(share: float, tmp_path: Path) -> None:
+    path = written(tmp_path)
+    data = path.read_bytes()
+    path.write_bytes(data[: int(len(data) * share)])
+    with pytest.raises(CorruptModel, match=r"model\.gguf"):
+        GgufFile(path)
+
+
+def test_a_file_of_another_kind_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "model.gguf"
+    path.write_bytes(b"PK\x03\x04" + bytes(100))
+    with pytest.raises(CorruptModel, match=r"model\.gguf: it is no GGUF file"):
+        GgufFile(path)
+
+
+def test_another_version_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "model.gguf"
+    path.write_bytes(b"GGUF" + struct.pack("<IQQ", 1, 0, 0))
+    with pytest.raises(UnsupportedModel, match=r"version must be 2 or 3.*got 1"):
+        GgufFile(path)
+
+
+def test_a_header_that_promises_too_much_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "model.gguf"
+    key = struct.pack("<Q", 1) + b"k" + struct.pack("<IIQ", 9, 4, 2**62)
+    path.write_bytes(b"GGUF" + struct.pack("<IQQ", 3, 0, 1) + key)
+    with pytest.raises(CorruptModel, match="breaks off"):
+        GgufFile(path)
+
+
+def test_a_file_that_is_not_there_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(CorruptModel, match=r"absent\.gguf cannot be read"):
+        GgufFile(tmp_path / "absent.gguf")
