@@ -9,7 +9,7 @@ from typing import Any
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 from transformers import PreTrainedTokenizerFast
 
-from gamaneh.errors import CorruptModel, UnsupportedModel
+from gamaneh.errors import CorruptModel, ModelError, UnsupportedModel
 
 Metadata = Mapping[str, Any]
 
@@ -54,7 +54,7 @@ def backend_from_metadata(metadata: Metadata) -> PreTrainedTokenizerFast:
         fast, begin = _BUILDERS[kind](metadata)
         _add_tokens(fast, metadata)
         _add_affixes(fast, metadata, begin)
-    except CorruptModel:
+    except ModelError:
         raise
     except Exception as error:  # the library raises plain exceptions at bad merges
         raise CorruptModel(f"tokenizer in the GGUF metadata cannot be built: {error}") from error
