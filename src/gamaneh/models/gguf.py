@@ -13,10 +13,9 @@ from torch import Tensor
 from gamaneh.errors import CorruptModel, UnsupportedModel
 from gamaneh.models.config import DecoderConfig, RopeSpec
 from gamaneh.models.families import decoder_config
-from gamaneh.models.gguf_file import GgufFile
+from gamaneh.models.gguf_file import GgufFile, Metadata
+from gamaneh.models.gguf_tokenizer import CONTROL
 from gamaneh.models.rope import rope_frequencies
-
-Metadata = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,9 +56,6 @@ END_TOKENS = frozenset(
     {"<|im_end|>", "<|eot_id|>", "<|eom_id|>", "<|end_of_text|>", "<|endoftext|>", "<|end|>", "<end_of_turn>"}
 )
 """Control tokens that end the output even where the metadata does not say so."""
-
-CONTROL = 3
-"""Value of `tokenizer.ggml.token_type` for tokens that are never text."""
 
 _FREQUENCY_FACTORS = "rope_freqs.weight"
 

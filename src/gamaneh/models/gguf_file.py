@@ -25,6 +25,9 @@ from torch import Tensor
 
 from gamaneh.errors import CorruptModel, UnsupportedModel
 
+Metadata = Mapping[str, Any]
+"""Keys of the header."""
+
 TENSOR_TYPES = ("F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q4_K", "Q5_K", "Q6_K")
 
 _MAGIC, _VERSIONS, _ALIGNMENT = b"GGUF", (2, 3), 32

@@ -10,14 +10,15 @@ from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalize
 from transformers import PreTrainedTokenizerFast
 
 from gamaneh.errors import CorruptModel, ModelError, UnsupportedModel
-
-Metadata = Mapping[str, Any]
+from gamaneh.models.gguf_file import Metadata
 
 CONTROL, USER_DEFINED, UNUSED, BYTE = 3, 4, 5, 6
 """Values of `tokenizer.ggml.token_type`."""
 
 _PREFIX = "tokenizer.ggml."
-_SPACE = "\N{LOWER ONE EIGHTH BLOCK}"
+SPACE = "\N{LOWER ONE EIGHTH BLOCK}"
+"""How SentencePiece writes a space."""
+
 _DEFAULT_SPECIAL = {"bos_token": "bos", "eos_token": "eos", "pad_token": "padding", "unk_token": "unknown"}
 
 
@@ -86,10 +87,10 @@ def _sentence_piece(metadata: Metadata) -> tuple[Tokenizer, bool]:
             vocab=vocab, merges=_implied_merges(metadata, vocab), unk_token=unknown, byte_fallback=True, fuse_unk=True
         )
     )
-    spaced = normalizers.Replace(" ", _SPACE)
-    steps = [decoders.Replace(_SPACE, " "), decoders.ByteFallback(), decoders.Fuse()]
+    spaced = normalizers.Replace(" ", SPACE)
+    steps = [decoders.Replace(SPACE, " "), decoders.ByteFallback(), decoders.Fuse()]
     if metadata.get(f"{_PREFIX}add_space_prefix", True):
-        fast.normalizer = normalizers.Sequence([normalizers.Prepend(_SPACE), spaced])
+        fast.normalizer = normalizers.Sequence([normalizers.Prepend(SPACE), spaced])
         steps.append(decoders.Strip(" ", 1, 0))
     else:
         fast.normalizer = spaced
@@ -155,7 +156,7 @@ def _vocab(metadata: Metadata) -> dict[str, int]:
 
 def _respelled(piece: str) -> str:
     """Gemma's files write runs of spaces as they are, its tokenizer with the mark for a space."""
-    return _SPACE * len(piece) if piece.strip(" ") == "" else piece
+    return SPACE * len(piece) if piece.strip(" ") == "" else piece
 
 
 def _implied_merges(metadata: Metadata, vocab: Mapping[str, int]) -> list[tuple[str, str]]:

@@ -77,7 +77,7 @@ def load(
     chosen_device = choose_device(device)
     chosen_dtype = choose_dtype(dtype, chosen_device)
     path = resolve(model)
-    opened = open_gguf(path) if path.is_file() else open_folder(path)
+    opened = _open_gguf(path) if path.is_file() else _open_folder(path)
     decoder = _decoder(opened, chosen_dtype, chosen_device, progress)
     return LoadedModel(
         name=_name(model, path),
@@ -135,7 +135,7 @@ def choose_dtype(name: str, device: torch.device) -> torch.dtype:
     return DTYPES[name]
 
 
-def open_folder(folder: Path) -> _Opened:
+def _open_folder(folder: Path) -> _Opened:
     """Config, tokenizer and weights of a Hugging Face folder."""
     config = decoder_config(read_json(folder / "config.json"))
     generation = folder / "generation_config.json"
@@ -144,7 +144,7 @@ def open_folder(folder: Path) -> _Opened:
     return _Opened(replace(config, eos_ids=tokenizer.eos_ids), tokenizer, SafetensorsWeights(folder))
 
 
-def open_gguf(path: Path) -> _Opened:
+def _open_gguf(path: Path) -> _Opened:
     """Config, tokenizer and weights of a GGUF file."""
     file = GgufFile(path)
     config = gguf_config(file)

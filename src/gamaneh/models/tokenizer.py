@@ -13,10 +13,9 @@ from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from gamaneh.errors import CorruptModel, InvalidRequest, UnsupportedModel
 from gamaneh.models.gguf_file import GgufFile
-from gamaneh.models.gguf_tokenizer import backend_from_metadata
+from gamaneh.models.gguf_tokenizer import SPACE, backend_from_metadata
 
 _FILES = ("tokenizer.json", "tokenizer.model", "vocab.json")
-_SPACE = "\N{LOWER ONE EIGHTH BLOCK}"
 
 
 class Tokenizer:
@@ -145,7 +144,7 @@ class Tokenizer:
     def _sentence_piece(self, piece: str) -> bytes:
         if len(piece) == 6 and piece.startswith("<0x"):
             return bytes([int(piece[3:5], 16)])
-        return piece.replace(_SPACE, " ").encode()
+        return piece.replace(SPACE, " ").encode()
 
 
 def tokenizer_difference(target: Tokenizer, draft: Tokenizer) -> str | None:
