@@ -123,7 +123,8 @@ def numbers(outcome: Comparison) -> str:
         f"identical: {'yes' if outcome.identical else 'no'}\n"
         f"plain {outcome.plain_tokens_per_second:.1f} tokens/s, "
         f"speculative {outcome.speculative_tokens_per_second:.1f} tokens/s, "
-        f"speed-up {outcome.speedup or 1.0:.2f}x\n"
+        f"speed-up {outcome.speedup or 1.0:.2f}x "
+        f"(95 % interval {outcome.speedup_low or 1.0:.2f} to {outcome.speedup_high or 1.0:.2f})\n"
         f"acceptance rate {outcome.acceptance_rate:.1%}, tokens per round {outcome.tokens_per_round:.2f}"
     )
 

@@ -122,6 +122,8 @@ class Meter:
                 self._first = self._last
             self.tokens += len(step.tokens)
             self.rounds += bool(step.tokens)
+            if step.error is not None:
+                raise GamanehError(step.error)
             yield step
 
     def summary(self) -> str:

@@ -61,7 +61,7 @@ def describe_setup(llm: LLM, model: str, params: SamplingParams) -> Setup:
     rule = choose_rule(speculation.rule, params, draft_has_probs=True, options=speculation)
     return Setup(
         model=model,
-        dtype=str(llm.loaded.decoder.dtype).removeprefix("torch."),
+        dtype=str(llm.loaded.dtype).removeprefix("torch."),
         device=str(llm.loaded.device),
         proposer=speculation.proposer,
         k=speculation.draft_length,
