@@ -76,7 +76,7 @@ def pull(
     with _clear_disk_errors(folder, entry):
         partial = folder / "partial" / entry.name
         partial.mkdir(parents=True, exist_ok=True)
-        with FileLock(partial.with_suffix(".lock")):
+        with FileLock(partial.parent / f"{entry.name}.lock"):
             if not _is_intact(path, entry):
                 _fetch(entry, chosen, partial, path, progress)
             shutil.rmtree(partial)
