@@ -87,7 +87,15 @@ def _case(llm: LLM, prompt: Prompt, chat: bool | None) -> Case:
 
 def _table(outcome: Comparison) -> Table:
     table = Table(
-        "category", "prompts", "differ", "speed-up", "acceptance", "tokens/round", "plain tok/s", "tok/s", box=None
+        "category",
+        "prompts",
+        "differ",
+        "speed-up",
+        "acceptance",
+        "tokens / round",
+        "plain tok/s",
+        "spec. tok/s",
+        box=None,
     )
     for row in outcome.categories:
         table.add_row(
