@@ -208,6 +208,10 @@ class Sampler(Protocol):
         """Logits `[vocab]` -> processed scores `[vocab]`, given draft tokens before this one."""
         ...
 
+    def probs(self, scores: Tensor) -> Tensor:
+        """Scores `[vocab]` -> the normalised probabilities `[vocab]` that `pick` draws from."""
+        ...
+
     def pick(self, scores: Tensor, position: int, use: Use) -> int:
         """Draw the token at `position` (0 is the first prompt token) from `scores`."""
         ...

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
-
 from gamaneh.control.quarantine import Quarantine
 from gamaneh.core import PLAIN
 
 
 class Router:
-    """Chooses among the proposers that are configured and healthy."""
+    """Chooses the proposer that was asked for, as long as it is healthy."""
 
-    def __init__(self, proposers: Collection[str], quarantine: Quarantine) -> None:
-        self.proposers, self.quarantine = proposers, quarantine
+    def __init__(self, quarantine: Quarantine) -> None:
+        self.quarantine = quarantine
 
     def choose(self, wanted: str) -> tuple[str, str]:
         """Name of the proposer to use for a request that asks for `wanted`, and the reason."""

@@ -76,7 +76,7 @@ class Engine:
         self.quarantine = Quarantine()
         self.cost = CostModel(target.computed_rows)
         self.controller = Controller(AcceptanceTracker(), self.cost)
-        self.router = Router(self.proposers, self.quarantine)
+        self.router = Router(self.quarantine)
         self.scheduler = Scheduler(kv, self.options)
         self.drafting = Drafting(self.proposers, self.quarantine, target.vocab_size)
         self.observers: list[Callable[[StepReport], None]] = []

@@ -89,7 +89,7 @@ class LLM:
     ) -> None:
         check_devices(draft_device, draft_model)
         self.loaded = _loaded(model, dtype, device, progress)
-        draft_device = draft_device or self.loaded.device
+        draft_device = draft_device or str(self.loaded.device)
         self.draft = None if draft_model is None else _loaded(draft_model, dtype, draft_device, progress)
         if speculation is None:
             speculation = SpeculationOptions(proposer=PLAIN if self.draft is None else "draft_model")

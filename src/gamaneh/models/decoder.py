@@ -11,7 +11,7 @@ from torch import Tensor
 from gamaneh.models.attention import LayerCache, attend, write_cache
 from gamaneh.models.batch import FlatBatch
 from gamaneh.models.config import DecoderConfig, LayerSpec
-from gamaneh.models.linear import Linear, apply_tiled, make_linear
+from gamaneh.models.linear import DenseLinear, Linear, apply_tiled, make_linear
 from gamaneh.models.rope import rope_tables
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
@@ -119,9 +119,12 @@ class Decoder:
         return self.embedding.device
 
     def nbytes(self) -> int:
-        """Bytes of the weights as they lie in memory."""
-        linears = [self.head, *(linear for layer in self.layers for linear in layer.linears)]
-        return self.embedding.nbytes + sum(linear.nbytes() for linear in linears)
+        """Bytes of the weights as they lie in memory; a tied head counts if it has a format of its own."""
+        linears = [linear for layer in self.layers for linear in layer.linears]
+        shared = isinstance(self.head, DenseLinear) and self.head.weight is self.embedding
+        return (
+            self.embedding.nbytes + sum(linear.nbytes() for linear in linears) + (0 if shared else self.head.nbytes())
+        )
 
     def forward(
         self, batch: FlatBatch, cache: LayerCache, *, taps: Sequence[int] = (), num_layers: int | None = None

@@ -156,7 +156,7 @@ class DraftModelProposer:
         token = int(scores.argmax()) if self.sampling == "greedy" else row.sampler.pick(scores, position, row.use)
         path.tokens.append(token)
         if row.want_probs and self.needs.probs:
-            path.probs.append(scores.softmax(dim=-1))
+            path.probs.append(row.sampler.probs(scores))
 
     def _confidence(self, logits: Tensor) -> float:
         return float((logits.max() - logits.logsumexp(dim=-1)).exp()) if self.min_confidence > 0 else 1.0

@@ -40,7 +40,7 @@ class Ingredients:
 
 def _lookup(parts: Ingredients) -> Proposer:
     return LookupProposer(
-        max_ngram=parts.options.max_ngram, min_ngram=parts.options.min_ngram, forbidden_ids=parts.special_ids
+        max_ngram=parts.options.max_ngram, min_ngram=parts.options.min_ngram, forbidden=parts.special_ids
     )
 
 
