@@ -43,7 +43,7 @@ test: lint
 	$(BIN)/pytest
 
 bench: $(READY)
-	@$(BIN)/python -m gamaneh.bench
+	@$(BIN)/python -m gamaneh.bench.speed
 
 clean:
 	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -6,6 +6,7 @@ import platform
 import resource
 import sys
 from dataclasses import dataclass
+from pathlib import Path
 
 import psutil
 import torch
@@ -26,13 +27,21 @@ class Machine:
 def describe_machine() -> Machine:
     """The machine that this process runs on."""
     return Machine(
-        processor=platform.processor() or platform.machine(),
+        processor=_processor(),
         cores=psutil.cpu_count() or 1,
         memory_bytes=psutil.virtual_memory().total,
         threads=torch.get_num_threads(),
         python=platform.python_version(),
         torch=torch.__version__,
     )
+
+
+def _processor() -> str:
+    """The processor's model name; `platform` knows it on some systems only."""
+    info = Path("/proc/cpuinfo")
+    lines = info.read_text(encoding="utf-8").splitlines() if info.is_file() else []
+    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(names, platform.processor() or platform.machine())
 
 
 def peak_resident_bytes() -> int:

@@ -62,7 +62,7 @@ def make_sequence(
             eos_ids=tokenizer.eos_ids,
             seed=secrets.randbits(63) if params.seed is None else params.seed,
         ),
-        rule=choose_rule(speculation.rule, params, draft_has_probs),
+        rule=choose_rule(speculation.rule, params, draft_has_probs, speculation),
         detokenizer=Detokenizer(tokenizer, params.stop, prompt),
         end_ids=eos_ids | frozenset(params.stop_token_ids),
         salt=request_id if params.prompt_logprobs is not None else salt,

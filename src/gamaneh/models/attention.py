@@ -56,7 +56,7 @@ def _attend_group(
         attn_mask=group.mask(window, repeats, queries.dtype),
         scale=scale,
     )
-    unfolded = output.unflatten(2, (rows, repeats)).transpose(1, 2)
+    unfolded = output.view(spans, num_kv_heads, rows, repeats, head_dim).transpose(1, 2)
     return unfolded.reshape(spans * rows, num_heads * head_dim)
 
 
@@ -66,4 +66,4 @@ def _gather(cache: Tensor, group: AttentionGroup) -> Tensor:
         taken = cache[group.first_slot : group.first_slot + group.kv_rows]
     else:
         taken = cache.index_select(0, group.kv_index)
-    return taken.unflatten(0, (group.num_spans, group.kv_rows)).transpose(1, 2)
+    return taken.view(group.num_spans, group.kv_rows, *cache.shape[1:]).transpose(1, 2)

@@ -70,13 +70,13 @@ class Layer:
     ) -> Tensor:
         config = self.config
         qkv = apply_tiled(self.qkv, x, batch.splits).view(x.shape[0], -1, config.head_dim)
-        rotated, values = qkv.split([config.num_heads + config.num_kv_heads, config.num_kv_heads], dim=1)
+        rotated, values = torch.split(qkv, [config.num_heads + config.num_kv_heads, config.num_kv_heads], dim=1)
         if config.qk_norm:
-            queries, keys = rotated.split([config.num_heads, config.num_kv_heads], dim=1)
+            queries, keys = torch.split(rotated, [config.num_heads, config.num_kv_heads], dim=1)
             rotated = torch.cat([self._norm("q_norm", queries), self._norm("k_norm", keys)], dim=1)
         if rotation is not None:
             rotated = rotate(rotated, *rotation)
-        queries, keys = rotated.split([config.num_heads, config.num_kv_heads], dim=1)
+        queries, keys = torch.split(rotated, [config.num_heads, config.num_kv_heads], dim=1)
         key_cache, value_cache = cache.layer(self.index)
         write_cache(key_cache, value_cache, batch, keys, values)
         mixed = attend(queries, key_cache, value_cache, batch, self.spec.window, config.scale)

@@ -56,7 +56,7 @@ PACKED_FOR_ROWS = 16
 
 def make_linear(weight: Tensor, bias: Tensor | None = None) -> Linear:
     """The fastest format for the weight's type and device."""
-    packable = weight.device.type == "cpu" and weight.dtype == torch.bfloat16 and torch.backends.mkldnn.is_available()
+    packable = weight.device.type == "cpu" and weight.dtype == torch.bfloat16 and torch.backends.mkldnn.enabled
     return PackedLinear(weight, bias) if packable else DenseLinear(weight, bias)
 
 
@@ -64,4 +64,4 @@ def apply_tiled(linear: Linear, x: Tensor, splits: Sequence[int]) -> Tensor:
     """Apply `linear` to each of the row groups `splits` by itself, `[rows, in] -> [rows, out]`."""
     if len(splits) == 1:
         return linear(x)
-    return torch.cat([linear(part) for part in x.split(list(splits))])
+    return torch.cat([linear(part) for part in torch.split(x, list(splits))])

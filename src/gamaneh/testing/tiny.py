@@ -61,7 +61,9 @@ def tiny_decoder(
 def tiny_weights(config: DecoderConfig, *, seed: int = 0, dtype: torch.dtype = torch.float32) -> dict[str, Tensor]:
     """Random weights under the names that `DecoderConfig` documents."""
     generator = torch.Generator().manual_seed(seed)
-    return {name: _random(name, shape, generator).to(dtype) for name, shape in sorted(weight_shapes(config).items())}
+    weights = {name: _random(name, shape, generator) for name, shape in sorted(weight_shapes(config).items())}
+    weights["embedding"] /= config.embedding_scale
+    return {name: weight.to(dtype) for name, weight in weights.items()}
 
 
 def _random(name: str, shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
