@@ -1,0 +1,1 @@
+"""The speed benchmark: `python -m gamaneh.bench.speed`, which is `make bench`."""
