@@ -1,0 +1,93 @@
+"""Exact speculative decoding of language models: faster answers, the same answers.
+
+Names that bring torch along are imported when they are first used, so that `import gamaneh` is quick.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from importlib.metadata import version
+from typing import TYPE_CHECKING, Any
+
+from gamaneh.errors import (
+    BadLogits,
+    CorruptModel,
+    GamanehError,
+    InvalidOption,
+    InvalidRequest,
+    ModelError,
+    OutOfMemory,
+    TokenizerMismatch,
+    UnsupportedModel,
+)
+from gamaneh.options import EngineOptions, SamplingParams, SpeculationOptions
+
+__version__ = version("gamaneh")
+
+__all__ = [
+    "LLM",
+    "BadLogits",
+    "CorruptModel",
+    "Draft",
+    "Engine",
+    "EngineOptions",
+    "FinishReason",
+    "GamanehError",
+    "Generation",
+    "InvalidOption",
+    "InvalidRequest",
+    "ModelError",
+    "Needs",
+    "Origin",
+    "OutOfMemory",
+    "ProposalRow",
+    "Proposer",
+    "Rule",
+    "SamplingParams",
+    "SpeculationOptions",
+    "SpeculationStats",
+    "StepOutput",
+    "StepReport",
+    "TokenLogprob",
+    "TokenizerMismatch",
+    "UnsupportedModel",
+    "Verdict",
+    "__version__",
+]
+
+if TYPE_CHECKING:
+    from gamaneh.core import (
+        Draft,
+        FinishReason,
+        Needs,
+        Origin,
+        ProposalRow,
+        Proposer,
+        Rule,
+        StepOutput,
+        StepReport,
+        TokenLogprob,
+        Verdict,
+    )
+    from gamaneh.engine.engine import Engine
+    from gamaneh.engine.llm import LLM, Generation
+    from gamaneh.metrics.collector import SpeculationStats
+else:
+    _HOMES = {
+        "gamaneh.core": (
+            "Draft FinishReason Needs Origin ProposalRow Proposer Rule StepOutput StepReport TokenLogprob Verdict"
+        ),
+        "gamaneh.engine.engine": "Engine",
+        "gamaneh.engine.llm": "LLM Generation",
+        "gamaneh.metrics.collector": "SpeculationStats",
+    }
+    _LAZY = {name: home for home, names in _HOMES.items() for name in names.split()}
+
+    def __getattr__(name: str) -> Any:
+        if name not in _LAZY:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        value = globals()[name] = getattr(import_module(_LAZY[name]), name)
+        return value
+
+    def __dir__() -> list[str]:
+        return sorted({*globals(), *__all__})
