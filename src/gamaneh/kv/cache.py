@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import math
+import mmap
 from collections.abc import Sequence
 
+import psutil
 import torch
 from torch import Tensor
 
@@ -35,9 +38,9 @@ class KVCache:
         self.block_size = block_size
         shape = (num_layers, (num_blocks + 1) * block_size, num_kv_heads, head_dim)
         try:
-            self.keys = torch.zeros(shape, dtype=dtype, device=device)
-            self.values = torch.zeros(shape, dtype=dtype, device=device)
-        except RuntimeError as error:
+            self.keys = _zeros(shape, dtype, torch.device(device))
+            self.values = _zeros(shape, dtype, torch.device(device))
+        except (RuntimeError, OSError, ValueError, OverflowError) as error:
             needed = (num_blocks + 1) * bytes_per_block(num_layers, block_size, num_kv_heads, head_dim, dtype)
             raise OutOfMemory(f"KV cache must fit into the memory of {device}, needs {needed} bytes") from error
 
@@ -52,7 +55,7 @@ class KVCache:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of both tensors. The system commits those of untouched slots lazily."""
+        """Bytes of both tensors. On a CPU, slots that were never touched take no memory yet."""
         return self.keys.nbytes + self.values.nbytes
 
     def layer(self, index: int) -> tuple[Tensor, Tensor]:
@@ -67,6 +70,17 @@ class KVCache:
         targets = torch.tensor(target, device=self.keys.device)
         for tensor in (self.keys, self.values):
             tensor.index_copy_(1, targets, tensor.index_select(1, sources))
+
+
+def _zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
+    """Zeros that take memory only where they are written, on a CPU: `torch.zeros` writes every page."""
+    if device.type != "cpu":
+        return torch.zeros(shape, dtype=dtype, device=device)
+    size = math.prod(shape) * dtype.itemsize
+    if size > psutil.virtual_memory().total:
+        raise ValueError(f"{size} bytes are more than this machine has")
+    pages = mmap.mmap(-1, size)
+    return torch.frombuffer(pages, dtype=dtype).view(shape)
 
 
 def bytes_per_block(num_layers: int, block_size: int, num_kv_heads: int, head_dim: int, dtype: torch.dtype) -> int:

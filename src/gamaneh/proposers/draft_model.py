@@ -148,7 +148,7 @@ class DraftModelProposer:
         """Choose the next token from `[vocab]` logits, or end the path."""
         row = path.row
         logits = _fit(logits.float(), self.vocab_size)
-        if path.tokens and self._confidence(logits) < self.min_confidence:
+        if path.tokens and self.min_confidence > 0 and float(logits.softmax(0).amax()) < self.min_confidence:
             path.stopped = True
             return
         scores = row.sampler.scores(logits, path.tokens)
@@ -157,9 +157,6 @@ class DraftModelProposer:
         path.tokens.append(token)
         if row.want_probs and self.needs.probs:
             path.probs.append(row.sampler.probs(scores))
-
-    def _confidence(self, logits: Tensor) -> float:
-        return float((logits.max() - logits.logsumexp(dim=-1)).exp()) if self.min_confidence > 0 else 1.0
 
 
 def _draft(path: _Path) -> Draft:
