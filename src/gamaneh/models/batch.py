@@ -14,34 +14,13 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from gamaneh.models.tiling import Tiling, round_up
+
 TRASH_SLOT = 0
 """Padding rows write their keys and values here."""
 
 KV_MULTIPLE = 64
 """Keys and values are padded to a multiple of this, with a mask."""
-
-
-@dataclass(frozen=True, slots=True)
-class Tiling:
-    """Rows per matrix product and per attention query tile; 0 puts all rows in one.
-
-    Args:
-        quantum: generated rows are padded to a multiple of this.
-        generated: most generated rows in one matrix product; a multiple of `quantum`.
-        prompt: prompt rows in one matrix product, always exactly this many.
-    """
-
-    quantum: int = 0
-    generated: int = 0
-    prompt: int = 0
-
-    @property
-    def invariant(self) -> bool:
-        return self.quantum > 0
-
-
-FREE = Tiling()
-"""No tiles: the fastest shapes, and bits that depend on the batch."""
 
 
 @dataclass(slots=True)
@@ -184,11 +163,11 @@ class FlatBatch:
 def build_batch(feeds: Sequence[Feed], tiling: Tiling, num_slots: int, device: torch.device) -> FlatBatch:
     """Lay the feeds out as one flat batch."""
     feed_rows, generated, prompt = _assign_rows(feeds)
-    generated_pad = _round_up(generated, tiling.quantum)
+    generated_pad = tiling.padded(generated)
     for rows, feed in zip(feed_rows, feeds, strict=True):
         head = feed.num_prompt_rows
         rows[:head] = [row + generated_pad for row in rows[:head]]
-    num_rows = generated_pad + _round_up(prompt, tiling.prompt)
+    num_rows = generated_pad + round_up(prompt, tiling.prompt)
 
     token_ids, positions, slots = [0] * num_rows, [0] * num_rows, [TRASH_SLOT] * num_rows
     logit_index: list[int] = []
@@ -205,7 +184,7 @@ def build_batch(feeds: Sequence[Feed], tiling: Tiling, num_slots: int, device: t
         token_ids=torch.tensor(token_ids, device=device),
         positions=torch.tensor(positions, device=device),
         slots=torch.tensor(slots, device=device),
-        splits=_splits(generated_pad, num_rows - generated_pad, tiling),
+        splits=tiling.splits(generated_pad, num_rows - generated_pad),
         groups=[group for group, _ in groups],
         merge=_merge_index([rows for _, rows in groups], num_rows, device),
         logit_index=torch.tensor(logit_index, dtype=torch.long, device=device),
@@ -223,20 +202,6 @@ def _assign_rows(feeds: Sequence[Feed]) -> tuple[list[list[int]], int, int]:
         feed_rows.append([*range(prompt, prompt + head), *range(generated, generated + tail)])
         prompt, generated = prompt + head, generated + tail
     return feed_rows, generated, prompt
-
-
-def _round_up(count: int, multiple: int) -> int:
-    return count if multiple == 0 else -(-count // multiple) * multiple
-
-
-def _splits(generated: int, prompt: int, tiling: Tiling) -> list[int]:
-    if not tiling.invariant:
-        return [generated + prompt]
-    return [*_chunks(generated, tiling.generated), *_chunks(prompt, tiling.prompt)]
-
-
-def _chunks(count: int, size: int) -> list[int]:
-    return [min(size, count - done) for done in range(0, count, size)]
 
 
 def _attention_groups(
@@ -263,10 +228,10 @@ def _attention_groups(
 def _generated_spans(feed: Feed, rows: list[int], tiling: Tiling) -> list[Span]:
     head, pending = feed.num_prompt_rows, feed.num_pending
     if feed.is_chain:
-        return _chain_spans(feed, rows, head, len(rows), tiling.quantum)
+        return _chain_spans(feed, rows, head, len(rows), tiling.queries)
     if not tiling.invariant:
         return [*_chain_spans(feed, rows, head, pending, 0), _tree_span(feed, rows)]
-    return [*_chain_spans(feed, rows, head, pending, tiling.quantum), *_path_spans(feed, rows, tiling.quantum)]
+    return [*_chain_spans(feed, rows, head, pending, tiling.queries), *_path_spans(feed, rows, tiling.queries)]
 
 
 def _chain_spans(feed: Feed, rows: list[int], first: int, last: int, tile: int) -> list[Span]:
@@ -328,8 +293,8 @@ def _group(
     spans: list[Span], quantum: int, num_slots: int, num_rows: int, device: torch.device
 ) -> tuple[AttentionGroup, list[int]]:
     """Stack the spans; also returns the flat row of each query row, -1 for padding."""
-    query_rows = _round_up(max(len(span.rows) for span in spans), quantum)
-    kv_rows = _round_up(max(len(span.slots) for span in spans), KV_MULTIPLE)
+    query_rows = round_up(max(len(span.rows) for span in spans), quantum)
+    kv_rows = round_up(max(len(span.slots) for span in spans), KV_MULTIPLE)
     rows = [row for span in spans for row in _padded(span.rows, query_rows, -1)]
     ends = [_padded(span.ends, query_rows, 1) for span in spans]
     reach = [_padded(span.reach, query_rows, 1) for span in spans]

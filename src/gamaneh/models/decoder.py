@@ -83,8 +83,12 @@ class Layer:
         return apply_tiled(self.out, mixed, batch.splits)
 
     def _mlp(self, x: Tensor, batch: FlatBatch) -> Tensor:
-        gate, up = apply_tiled(self.gate_up, x, batch.splits).chunk(2, dim=-1)
-        return apply_tiled(self.down, self.activation(gate) * up, batch.splits)
+        return apply_tiled(self.down, self.gated(apply_tiled(self.gate_up, x, batch.splits)), batch.splits)
+
+    def gated(self, gate_up: Tensor) -> Tensor:
+        """`[num_rows, 2 * intermediate]` -> activation of the gate half times the up half."""
+        gate, up = gate_up.chunk(2, dim=-1)
+        return self.activation(gate).mul_(up)
 
     def _norm(self, name: str, x: Tensor) -> Tensor:
         weight = self.norms[name]
@@ -152,7 +156,11 @@ class Decoder:
 
     def logits(self, hidden: Tensor, splits: Sequence[int]) -> Tensor:
         """`[num_rows, hidden]` before the final norm -> `[num_rows, vocab]`."""
-        return apply_tiled(self.head, F.rms_norm(hidden, self.norm.shape, self.norm, self.config.norm_eps), splits)
+        return apply_tiled(self.head, self.normed(hidden), splits)
+
+    def normed(self, hidden: Tensor) -> Tensor:
+        """The final norm."""
+        return F.rms_norm(hidden, self.norm.shape, self.norm, self.config.norm_eps)
 
     def _rotary(self, index: int) -> Rotary:
         cos, sin = rope_tables(self.config.ropes[index], self.config.head_dim, self.config.max_context)

@@ -10,16 +10,13 @@ import torch
 from torch import Tensor
 
 from gamaneh.models.attention import LayerCache
-from gamaneh.models.batch import FREE, Feed, Tiling, build_batch
+from gamaneh.models.batch import Feed, build_batch
 from gamaneh.models.decoder import Decoder
-from gamaneh.models.linear import Linear
+from gamaneh.models.invariance import measured_tiling
+from gamaneh.models.tiling import FREE
 
-QUANTUM = 16
-"""Generated rows per tile: a multiple of every matrix unit's row count that we know."""
-
-PROMPT_TILE = 64
-WIDEST_TILE = 64
 DISTINCT_ROWS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32, 48, 64)
+"""Sizes of a forward that are worth telling apart when its cost is measured."""
 
 
 @dataclass(slots=True)
@@ -72,8 +69,7 @@ class DecoderRunner:
 
     def computed_rows(self, rows: int) -> int:
         """Rows after padding to tiles; without tiles, rounded up to a few sizes worth telling apart."""
-        if self.tiling.invariant:
-            return -(-rows // QUANTUM) * QUANTUM
+        rows = self.tiling.padded(rows)
         return next((size for size in DISTINCT_ROWS if size >= rows), -(-rows // 64) * 64)
 
     def _logits(self, hidden: Tensor) -> Tensor:
@@ -81,28 +77,7 @@ class DecoderRunner:
         count = hidden.shape[0]
         if not self.tiling.invariant or count == 0:
             return self.decoder.logits(hidden, [count])
-        padded = -(-count // QUANTUM) * QUANTUM
-        hidden = torch.cat([hidden, hidden.new_zeros(padded - count, hidden.shape[1])])
-        tile = self.tiling.generated
-        splits = [min(tile, padded - done) for done in range(0, padded, tile)]
-        return self.decoder.logits(hidden, splits)[:count]
-
-
-def measured_tiling(decoder: Decoder) -> Tiling:
-    """The largest tile for generated rows in which, on this machine, a row's bits are those of the smallest."""
-    linears: dict[tuple[int, int], Linear] = {}
-    for linear in [decoder.head, *decoder.layers[0].linears]:
-        linears[linear.in_features, linear.out_features] = linear
-    tile = QUANTUM
-    while tile < WIDEST_TILE and all(_same_bits(linear, tile + QUANTUM, decoder) for linear in linears.values()):
-        tile += QUANTUM
-    return Tiling(quantum=QUANTUM, generated=tile, prompt=PROMPT_TILE)
-
-
-@torch.inference_mode()
-def _same_bits(linear: Linear, rows: int, decoder: Decoder) -> bool:
-    """Whether each row of a product over `rows` rows has the bits of a product over `QUANTUM` rows."""
-    generator = torch.Generator(decoder.device).manual_seed(rows)
-    x = torch.randn(rows, linear.in_features, generator=generator, dtype=decoder.dtype, device=decoder.device)
-    whole = linear(x)
-    return all(torch.equal(linear(x[at : at + QUANTUM]), whole[at : at + QUANTUM]) for at in range(0, rows, QUANTUM))
+        padded = self.tiling.padded(count)
+        if padded > count:
+            hidden = torch.cat([hidden, hidden.new_zeros(padded - count, hidden.shape[1])])
+        return self.decoder.logits(hidden, self.tiling.splits(padded, 0))[:count]
