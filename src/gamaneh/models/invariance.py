@@ -34,14 +34,12 @@ CONTEXTS = (40, 56, 530, 1080)
 @torch.inference_mode()
 def measured_tiling(decoder: Decoder) -> Tiling:
     """The least padding, and the largest products, at which rows keep the bits of `REFERENCE` rows."""
-    probes = [
-        _LayerProbe(decoder, context) for context in CONTEXTS if context + REFERENCE <= decoder.config.max_context
-    ]
+    longest = decoder.config.max_context - REFERENCE
     products = [_ProductProbe(decoder, *part) for part in _products(decoder)]
+    layers = [_LayerProbe(decoder, context) for context in CONTEXTS if context <= longest]
+    probes: list[_Probe] = [*products, *layers]
     quantum = next(
-        quantum
-        for quantum in QUANTA
-        if all(probe.keeps_bits(count) for probe in (*products, *probes) for count in _multiples(quantum))
+        quantum for quantum in QUANTA if all(p.keeps_bits(count) for p in probes for count in _multiples(quantum))
     )
     widths = range(REFERENCE, WIDEST, REFERENCE)
     tile = next((width for width in widths if not _can_grow(products, width, quantum)), WIDEST)
