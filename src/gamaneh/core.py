@@ -230,8 +230,9 @@ class ProposalRow:
         use: noise to sample with: `Use.TARGET` couples the draft to the target (rule `match`).
         want_probs: the rule reads `Draft.probs`.
         reference: token ids supplied by the user as a likely source of the output.
-        hidden: `[num_new_tokens, len(hidden_layers), hidden]` of the tokens verified since the
-            last round, when the proposer needs it.
+        hidden: `[num_kept, num_taps, hidden]`: hidden states of the tokens that the last forward
+            added to the cache, at the layers that any proposer needs, in ascending order; None
+            when none needs any.
     """
 
     request_id: str

@@ -13,9 +13,10 @@ from transformers import PreTrainedModel, Qwen2Config, Qwen2ForCausalLM
 
 from gamaneh.bench.compare import Case
 from gamaneh.bench.prompt_set import Prompt
+from gamaneh.bench.setup import describe_setup
 from gamaneh.bench.speed import overhead
 from gamaneh.bench.speed.__main__ import main, make_configurations
-from gamaneh.bench.speed.configuration import Effort, describe_setup, fixed_length
+from gamaneh.bench.speed.configuration import Effort, fixed_length
 from gamaneh.bench.speed.figures import Aim, Figures
 from gamaneh.bench.speed.measure import SpeedBench
 from gamaneh.bench.speed.peer import Peer, load_peer
@@ -216,7 +217,7 @@ class Steady:
 
 def steady_race(llm: LLM, first: Steady, second: Steady) -> Race:
     cases = [Case("a", "code", [1]), Case("b", "code", [2])]
-    return race(Runner("first", first), Runner("second", second), cases, EFFORT, describe_setup(llm))
+    return race(Runner("first", first), Runner("second", second), cases, EFFORT, describe_setup(llm, SamplingParams()))
 
 
 def test_a_race_compares_speeds_without_prompt_time_and_warm_up(llm: LLM) -> None:
@@ -237,7 +238,7 @@ def test_a_race_refuses_a_prompt_that_cannot_be_answered(llm: LLM) -> None:
     cases = [Case("a", "code", [1]), Case("b", "code", [2] * 300)]
 
     with pytest.raises(InvalidRequest, match="prompt b must be one the model can answer"):
-        race(Runner("ours", llm), Runner("other", broken), cases, EFFORT, describe_setup(llm))
+        race(Runner("ours", llm), Runner("other", broken), cases, EFFORT, describe_setup(llm, SamplingParams()))
 
 
 def test_the_peer_refuses_what_it_would_have_to_ignore(peer: PreTrainedModel) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from conftest import Answer, assert_idle, drain, run
 
-from gamaneh.core import FinishReason, Origin, StepReport
+from gamaneh.core import FinishReason, Needs, Origin, StepReport
 from gamaneh.errors import InvalidRequest
 from gamaneh.options import EngineOptions, SamplingParams, SpeculationOptions
 from gamaneh.testing import (
@@ -347,3 +347,28 @@ class TestPromptLogprobs:
         plain = answer(engine_for(script), params)
         drafted = answer(engine_for(script, k=4, accuracy=0.7), params)
         assert [e for o in drafted.outputs for e in o.logprobs] == [e for o in plain.outputs for e in o.logprobs]
+
+
+class TestHiddenStates:
+    def test_a_proposer_gets_those_of_the_tokens_that_were_kept(self) -> None:
+        """A tap of the scripted target shows the token itself."""
+        script = hashed(VOCAB)
+        engine = engine_for(script, k=6, accuracy=0.6, branches=1)
+        proposer = engine.proposers["scripted"]
+        proposer.needs = Needs(hidden_layers=(1,), tree=True)
+        seen: list[tuple[list[int], list[int]]] = []
+        original = proposer.propose
+
+        def propose(rows):
+            seen.extend((rows[0].hidden.flatten().int().tolist(), list(rows[0].tokens)) for _ in rows)
+            return original(rows)
+
+        proposer.propose = propose
+        answer(engine, SamplingParams(max_tokens=40, ignore_eos=True))
+        assert len({len(hidden) for hidden, _ in seen}) > 1
+        assert all(hidden == tokens[-1 - len(hidden) : -1] for hidden, tokens in seen)
+
+    def test_without_a_proposer_that_needs_them_none_are_made(self) -> None:
+        engine = engine_for(hashed(VOCAB), k=3)
+        answer(engine, SamplingParams(max_tokens=9, ignore_eos=True))
+        assert all(row.hidden is None for rows in engine.proposers["scripted"].asked for row in rows)

@@ -26,7 +26,7 @@ def test_rates_are_ratios_of_sums() -> None:
     stats = stats_of(report(4, 4), report(2, 1), report(0, 0))
     assert stats.acceptance_rate == pytest.approx(5 / 6)
     assert stats.tokens_per_round == pytest.approx(8 / 3)
-    assert stats.mean_accepted_length == pytest.approx(5 / 2)
+    assert stats.mean_accepted_length == pytest.approx(5 / 3)
 
 
 def test_survival_counts_the_drafts_that_reached_so_far() -> None:

@@ -58,13 +58,14 @@ def compare_modes(
     _seeded(sampling.params())
     chosen = load_prompts(prompts)[:limit]
 
-    from gamaneh.cli.session import describe_setup, open_llm
+    from gamaneh.bench.setup import describe_setup
+    from gamaneh.cli.session import open_llm
     from gamaneh.options import SpeculationOptions
 
     llm = open_llm(model, proposer, max_batch=batch or 1)
     params = _seeded(sampling.params(lambda word: llm.tokenizer.encode(word, special=False)))
     cases = [_case(llm, prompt, chat) for prompt in chosen]
-    setup = describe_setup(llm, model.model, params)
+    setup = describe_setup(llm, params, model.model)
     plain = llm.with_speculation(SpeculationOptions())
     with count_bar("comparing") as tick:
         outcome = compare(plain, llm, cases, params, setup, batch=batch, tick=tick)
@@ -80,7 +81,7 @@ def _seeded(params: SamplingParams) -> SamplingParams:
 
 def _case(llm: LLM, prompt: Prompt, chat: bool | None) -> Case:
     from gamaneh.bench.compare import Case
-    from gamaneh.cli.session import as_tokens
+    from gamaneh.bench.setup import as_tokens
 
     return Case(prompt.id, prompt.category, as_tokens(llm, prompt.prompt, chat), prompt.reference)
 

@@ -63,12 +63,13 @@ def show_demo(
     as_json: JsonFlag = False,
 ) -> None:
     """Answer two prompts plain and speculatively with SmolLM2-135M, fetching it first if need be."""
-    from gamaneh.cli.session import describe_setup, open_llm
+    from gamaneh.bench.setup import describe_setup
+    from gamaneh.cli.session import open_llm
 
     llm = open_llm(ModelChoice(model=MODEL), ProposerChoice(lookup=True))
     params = SamplingChoice(max_tokens=max_tokens).params()
     console = output(color)
-    setup = describe_setup(llm, MODEL, params)
+    setup = describe_setup(llm, params, MODEL)
     console.print(f"{MODEL}, {setup.dtype} on {setup.device}; proposer {setup.proposer}, rule {setup.rule}, greedy")
     outcomes = [_play(console, llm, scene, params, setup) for scene in SCENES]
     console.print(closing(*outcomes), style="bold")
@@ -91,7 +92,7 @@ def _play(console: Console, llm: LLM, scene: Scene, params: SamplingParams, setu
 
 def _measure(llm: LLM, scene: Scene, params: SamplingParams, setup: Setup) -> tuple[Comparison, Generation]:
     from gamaneh.bench.compare import Case, compare
-    from gamaneh.cli.session import as_tokens
+    from gamaneh.bench.setup import as_tokens
     from gamaneh.options import SpeculationOptions
 
     case = Case(scene.id, "demo", as_tokens(llm, scene.prompt, chat=True))

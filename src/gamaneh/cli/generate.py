@@ -48,7 +48,8 @@ def generate_text(
             raise InvalidOption(name, "needs --json", value)
     sampling.params(logprobs=logprobs, prompt_logprobs=prompt_logprobs)
     text = read_prompt(prompt)
-    from gamaneh.cli.session import as_tokens, open_llm
+    from gamaneh.bench.setup import as_tokens
+    from gamaneh.cli.session import open_llm
 
     llm = open_llm(model, proposer)
     params = sampling.params(

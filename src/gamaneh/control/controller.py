@@ -50,10 +50,10 @@ class Controller:
         self.acceptance, self.cost = acceptance, cost
         self._rounds_off: dict[str, int] = {}
 
-    def decide(self, candidates: Sequence[Candidate], other_rows: int = 0) -> list[Decision]:
-        """One decision per candidate; `other_rows` are computed in the same forward whatever happens."""
+    def decide(self, candidates: Sequence[Candidate]) -> list[Decision]:
+        """One decision per candidate, all of them together being one batch."""
         free = [c for c in candidates if c.fixed is None and c.max_depth > 0 and c.proposer != PLAIN]
-        depths = self._best_depths(free, len(candidates) + other_rows) if free else {}
+        depths = self._best_depths(free, len(candidates)) if free else {}
         return [self._decision(candidate, depths) for candidate in candidates]
 
     def observe(self, report: StepReport) -> None:

@@ -90,8 +90,18 @@ class Engine:
         return min(self.target.max_context, self.options.max_context or room, room)
 
     @property
+    def invariant(self) -> bool:
+        """Whether the target's bits do not depend on what is computed beside a row."""
+        return self.target.invariant
+
+    @property
     def has_work(self) -> bool:
         return bool(self._sequences)
+
+    def gives_probs(self, speculation: SpeculationOptions) -> bool:
+        """Whether drafts under these options come with the probabilities that they were drawn from."""
+        proposer = self.proposers.get(speculation.proposer)
+        return proposer is not None and proposer.needs.probs and speculation.draft_sampling == "request"
 
     def add(
         self,
@@ -128,7 +138,7 @@ class Engine:
             tokenizer=self.tokenizer,
             vocab_size=self.target.vocab_size,
             max_context=self.max_context,
-            draft_has_probs=self._gives_probs(speculation),
+            draft_has_probs=self.gives_probs(speculation),
             reference=reference,
             salt=salt,
         )
@@ -136,13 +146,17 @@ class Engine:
         self.scheduler.add(sequence)
         return request_id
 
-    def abort(self, request_id: str) -> bool:
-        """Stop a request and free what it holds; False when it is not running."""
+    def abort(self, request_id: str) -> StepOutput | None:
+        """Stop a request and free what it holds.
+
+        Returns:
+            Its last output, with the text that was held back; None when there is no such request.
+        """
         sequence = self._sequences.get(request_id)
         if sequence is None:
-            return False
+            return None
         self._finish(sequence)
-        return True
+        return StepOutput(request_id, text=sequence.detokenizer.flush(), finish_reason=FinishReason.ABORT)
 
     def step(self) -> list[StepOutput]:
         """One round: every scheduled request gets a prefill chunk, or emits one token or more."""
@@ -150,7 +164,7 @@ class Engine:
         drafts = self.drafting.propose(plan)
         forward, seconds = self._verify(plan, drafts)
         round_ = self._judge(plan, drafts, forward)
-        self._commit(plan, round_)
+        self._commit(plan, round_, forward)
         self._observe(plan, drafts, round_, seconds)
         self._let_go(plan)
         return round_.outputs
@@ -216,12 +230,14 @@ class Engine:
             output = emit(sequence, draft, verdict, rows)
         round_.outputs.append(replace(output, prompt_logprobs=prompt_logprobs))
 
-    def _commit(self, plan: Plan, round_: Round) -> None:
+    def _commit(self, plan: Plan, round_: Round, forward: Forward) -> None:
         """Accepted slots stay, the rest and the unused reservation are freed."""
-        for item in plan:
+        for at, item in enumerate(plan):
             sequence = item.sequence
             verdict = round_.verdicts.get(sequence.request_id)
             path = verdict.path if verdict and not sequence.finish_reason else ()
+            if forward.hidden:
+                sequence.hidden = forward.hidden[at][[*range(item.count), *(item.count + node for node in path)]]
             self.kv.commit(sequence.request_id, sequence.tokens, item.count, path)
             sequence.cached_len = self.kv.length(sequence.request_id)
 
@@ -274,10 +290,6 @@ class Engine:
         self.drafting.drop([sequence.request_id])
         self.controller.drop(sequence.request_id)
         del self._sequences[sequence.request_id]
-
-    def _gives_probs(self, speculation: SpeculationOptions) -> bool:
-        proposer = self.proposers.get(speculation.proposer)
-        return proposer is not None and proposer.needs.probs and speculation.draft_sampling == "request"
 
     def check_integrity(self) -> None:
         """Raise AssertionError when the cache's books do not agree with the requests at hand."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -96,8 +97,8 @@ class LLM:
         self.speculation = speculation
         self.options = options or EngineOptions()
         self.engine: Engine = build_engine(self.loaded, self.draft, self.speculation, self.options)
-        self._reports: dict[str, list[StepReport]] = {}
-        self.engine.observers.append(self._note)
+        self._reports: dict[str, list[StepReport]] = defaultdict(list)
+        self.engine.observers.append(_collector(self._reports))
 
     @property
     def tokenizer(self) -> Tokenizer:
@@ -189,12 +190,14 @@ class LLM:
     def _reference_ids(self, reference: str | None) -> list[int]:
         return self.tokenizer.encode(reference, special=False) if reference else []
 
-    def _note(self, report: StepReport) -> None:
-        self._reports.setdefault(report.request_id, []).append(report)
-
 
 def _loaded(model: Model, dtype: str, device: str, progress: Callable[[int, int], None] | None) -> LoadedModel:
     return model if isinstance(model, LoadedModel) else load(model, dtype=dtype, device=device, progress=progress)
+
+
+def _collector(reports: dict[str, list[StepReport]]) -> Callable[[StepReport], None]:
+    """Not a method of `LLM`: engine and `LLM` would hold each other, and the cache with them."""
+    return lambda report: reports[report.request_id].append(report)
 
 
 def _as_list(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:

@@ -21,7 +21,7 @@ class SequenceState:
         tokens: prompt and emitted tokens. The *pending* ones are `tokens[cached_len:]`.
         cached_len: tokens whose keys and values are in the target's cache.
         limit: most tokens, prompt included.
-        hidden: tapped hidden states of the tokens fed since the proposer last saw them.
+        hidden: tapped hidden states of the tokens that the last forward added to the cache.
     """
 
     request_id: str

@@ -55,8 +55,8 @@ class SpeculationStats:
 
     @property
     def mean_accepted_length(self) -> float:
-        """accepted / drafts; 0 without drafts."""
-        return self.accepted / self.drafts if self.drafts else 0.0
+        """accepted / rounds, rounds without a draft included; 0 without rounds."""
+        return self.accepted / self.rounds if self.rounds else 0.0
 
     def survival(self) -> list[float]:
         """s_i: share of drafts with at least i candidates whose first i were all accepted."""

@@ -25,7 +25,6 @@ Progress = Callable[[int, int], None]
 DTYPES: Mapping[str, torch.dtype] = {
     "float32": torch.float32,
     "bfloat16": torch.bfloat16,
-    "float16": torch.float16,
 }
 
 _HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
@@ -65,7 +64,7 @@ def load(
     """Read a model: a Hugging Face folder, a GGUF file, a name of the catalogue or a hub id.
 
     Args:
-        dtype: `float32`, `bfloat16`, `float16`, or `auto`: bfloat16 where the device computes with
+        dtype: `float32`, `bfloat16` or `auto`: bfloat16 where the device computes with
             it natively, else float32.
         device: as torch names it, or `auto`: CUDA where there is one, else the CPU.
 

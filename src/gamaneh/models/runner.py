@@ -39,6 +39,9 @@ class Runner(Protocol):
     max_context: int
     weight_bytes: int
 
+    @property
+    def invariant(self) -> bool: ...
+
     def forward(self, feeds: Sequence[Feed], *, taps: Sequence[int] = ()) -> Forward: ...
 
     def computed_rows(self, rows: int) -> int:
@@ -55,6 +58,11 @@ class DecoderRunner:
         self.max_context = decoder.config.max_context
         self.weight_bytes = decoder.nbytes()
         self.tiling = measured_tiling(decoder) if invariant else FREE
+
+    @property
+    def invariant(self) -> bool:
+        """Whether a row's bits do not depend on the rows beside it."""
+        return self.tiling.invariant
 
     @torch.inference_mode()
     def forward(self, feeds: Sequence[Feed], *, taps: Sequence[int] = ()) -> Forward:

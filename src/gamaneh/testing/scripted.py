@@ -69,6 +69,7 @@ class ScriptedRunner:
     """
 
     weight_bytes = 0
+    invariant = True
 
     def __init__(
         self, script: Script, vocab_size: int, *, num_blocks: int = 64, block_size: int = 4, max_context: int = 256

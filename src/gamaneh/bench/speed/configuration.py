@@ -5,15 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import torch
-
 from gamaneh.bench.compare import Case
-from gamaneh.bench.comparison import Setup
 from gamaneh.bench.prompt_set import Prompt
-from gamaneh.engine.assembly import default_invariant
+from gamaneh.bench.setup import as_tokens
 from gamaneh.engine.llm import LLM
 from gamaneh.options import EngineOptions, SamplingParams
-from gamaneh.sampling.rules import choose_rule
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,30 +75,7 @@ def make_cases(llm: LLM, prompts: Sequence[Prompt], *categories: str, limit: int
     """The first `limit` prompts of each category as token ids, in the chat template if the model has one."""
     chosen = [[prompt for prompt in prompts if prompt.category == category][:limit] for category in categories]
     return [
-        Case(prompt.id, prompt.category, _as_tokens(llm, prompt.prompt), prompt.reference)
+        Case(prompt.id, prompt.category, as_tokens(llm, prompt.prompt), prompt.reference)
         for group in chosen
         for prompt in group
     ]
-
-
-def _as_tokens(llm: LLM, text: str) -> list[int]:
-    if llm.tokenizer.backend.chat_template is None:
-        return llm.tokenizer.encode(text)
-    return llm.tokenizer.chat([{"role": "user", "content": text}])
-
-
-def describe_setup(llm: LLM) -> Setup:
-    """What greedy decoding with `llm` measures."""
-    speculation = llm.speculation
-    rule = choose_rule(speculation.rule, SamplingParams(), draft_has_probs=False, options=speculation)
-    return Setup(
-        model=llm.loaded.name,
-        dtype=str(llm.loaded.dtype).removeprefix("torch."),
-        device=str(llm.loaded.device),
-        proposer=speculation.proposer,
-        k=speculation.draft_length,
-        rule=rule.name,
-        exact=rule.exact,
-        invariant=default_invariant(llm.loaded) if llm.options.invariant is None else llm.options.invariant,
-        threads=torch.get_num_threads(),
-    )

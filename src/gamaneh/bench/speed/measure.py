@@ -14,10 +14,10 @@ from transformers import PreTrainedModel
 from gamaneh.bench.compare import compare
 from gamaneh.bench.machine import peak_resident_bytes
 from gamaneh.bench.prompt_set import Prompt, load_prompts
+from gamaneh.bench.setup import describe_setup
 from gamaneh.bench.speed.configuration import (
     Configuration,
     Effort,
-    describe_setup,
     fixed_length,
     make_cases,
     open_llm,
@@ -66,7 +66,7 @@ class SpeedBench:
         self, llm: LLM, prompts: Sequence[Prompt], effort: Effort, make_peer: Callable[[], PreTrainedModel]
     ) -> None:
         self.llm, self.prompts, self.effort, self.make_peer = llm, prompts, effort, make_peer
-        self.setup = describe_setup(llm)
+        self.setup = describe_setup(llm, SamplingParams())
         self.cases = make_cases(llm, prompts, CODE, EDITING, limit=effort.prompts)
 
     @property
@@ -152,6 +152,10 @@ class SpeedBench:
         return Speculation(
             category,
             compare(
-                self._plain(invariant=self.setup.invariant), speculative, cases, params, describe_setup(speculative)
+                self._plain(invariant=self.setup.invariant),
+                speculative,
+                cases,
+                params,
+                describe_setup(speculative, params),
             ),
         )

@@ -70,6 +70,10 @@ class TimedRunner:
         finally:
             self.seconds += time.perf_counter() - started
 
+    @property
+    def invariant(self) -> bool:
+        return self.inner.invariant
+
     def computed_rows(self, rows: int) -> int:
         return self.inner.computed_rows(rows)
 
