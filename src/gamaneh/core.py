@@ -137,6 +137,31 @@ class Use(StrEnum):
     RESIDUAL = "residual"
 
 
+class ReasonCode(StrEnum):
+    """Why a request drafted, or did not, in one round. A few values, to count by; the words stand beside them."""
+
+    PREFILL = "prefill"
+    """The prompt was still being read."""
+    ASKED_PLAIN = "asked_plain"
+    """The request asked for plain decoding."""
+    FIXED = "fixed"
+    """The draft length is fixed by an option."""
+    PAYS = "pays"
+    """Drafting is faster by measurement, or not known to be slower yet."""
+    PROBE = "probe"
+    """Plain decoding is faster, and a short draft checks whether that still holds."""
+    NO_GAIN = "no_gain"
+    """Plain decoding is faster: too few drafts are accepted, or they cost too much."""
+    LOAD = "load"
+    """Drafting would be faster for this request alone, but not in the batch at hand."""
+    SHORT = "short"
+    """Too few tokens are left to be emitted."""
+    QUARANTINE = "quarantine"
+    """The proposer failed or was slow, and is left out for a while."""
+    NO_ROOM = "no_room"
+    """The KV cache or the step has no room for a draft."""
+
+
 @dataclass(frozen=True, slots=True)
 class TokenLogprob:
     """The target's own log-probability of one token, and of the most likely ones beside it."""
@@ -167,6 +192,7 @@ class StepReport:
     verify_seconds: float
     decision: int
     reason: str
+    reason_code: ReasonCode
 
 
 @dataclass(frozen=True, slots=True)
@@ -313,12 +339,14 @@ class Decision:
         depth: longest path allowed; 0 is a plain step.
         nodes: most candidates allowed, for drafts that branch.
         reason: in words, for a person to read.
+        code: the kind of reason, to count by.
     """
 
     proposer: str
     depth: int
     nodes: int
     reason: str
+    code: ReasonCode
 
 
 PLAIN = "none"

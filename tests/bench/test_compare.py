@@ -7,7 +7,7 @@ import pytest
 
 from gamaneh.bench.compare import Case, compare
 from gamaneh.bench.comparison import Setup
-from gamaneh.core import StepReport, TokenLogprob
+from gamaneh.core import ReasonCode, StepReport, TokenLogprob
 from gamaneh.errors import InvalidRequest
 from gamaneh.options import SamplingParams
 
@@ -82,6 +82,7 @@ def report(drafted: int, accepted: int) -> StepReport:
         verify_seconds=0.1,
         decision=drafted,
         reason="",
+        reason_code=ReasonCode.FIXED,
     )
 
 

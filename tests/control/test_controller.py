@@ -7,7 +7,9 @@ import pytest
 from gamaneh.control.acceptance import AcceptanceTracker
 from gamaneh.control.controller import PROBE_DEPTH, PROBE_EVERY, Candidate, Controller
 from gamaneh.control.cost import CostModel
-from gamaneh.core import PLAIN, StepReport
+from gamaneh.core import PLAIN, ReasonCode, StepReport
+
+PAYS = ReasonCode.PAYS
 
 
 def controller_with(verify: dict[int, float], draft_per_token: float = 0.0) -> Controller:
@@ -26,13 +28,15 @@ LINEAR = {1: 1.0, 32: 32.0}
 def candidate(
     request_id: str = "r", max_depth: int = 15, fixed: int | None = None, proposer: str = "drafter"
 ) -> Candidate:
-    return Candidate(request_id, proposer, max_depth, fixed, "drafter was asked for")
+    return Candidate(request_id, proposer, max_depth, fixed, "drafter was asked for", PAYS)
 
 
 def teach(controller: Controller, accepted: int, depth: int = 8, rounds: int = 60, request_id: str = "r") -> None:
     for _ in range(rounds):
         controller.observe(
-            StepReport(request_id, "drafter", "match", depth, depth, accepted, accepted + 1, 1, 10, 0, 0, depth, "")
+            StepReport(
+                request_id, "drafter", "match", depth, depth, accepted, accepted + 1, 1, 10, 0, 0, depth, "", PAYS
+            )
         )
 
 

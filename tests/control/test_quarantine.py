@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gamaneh.control.quarantine import FIRST_ROUNDS, LONGEST_ROUNDS, Quarantine
 from gamaneh.control.router import Router
-from gamaneh.core import PLAIN
+from gamaneh.core import PLAIN, ReasonCode
 
 
 def rounds_left_out(quarantine: Quarantine) -> int:
@@ -43,12 +43,12 @@ def test_success_after_the_stay_clears_the_record() -> None:
 def test_the_router_goes_plain_and_says_why() -> None:
     quarantine = Quarantine()
     router = Router(quarantine)
-    assert router.choose("drafter") == ("drafter", "drafter was asked for")
+    assert router.choose("drafter") == ("drafter", "drafter was asked for", ReasonCode.PAYS)
     quarantine.report("drafter", "RuntimeError: broken")
-    proposer, reason = router.choose("drafter")
-    assert proposer == PLAIN
+    proposer, reason, code = router.choose("drafter")
+    assert (proposer, code) == (PLAIN, ReasonCode.QUARANTINE)
     assert "RuntimeError: broken" in reason
 
 
 def test_the_router_goes_plain_where_that_was_asked_for() -> None:
-    assert Router(Quarantine()).choose(PLAIN) == (PLAIN, "plain decoding was asked for")
+    assert Router(Quarantine()).choose(PLAIN) == (PLAIN, "plain decoding was asked for", ReasonCode.ASKED_PLAIN)

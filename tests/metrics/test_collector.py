@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from gamaneh.core import StepReport
+from gamaneh.core import ReasonCode, StepReport
 from gamaneh.metrics.collector import SpeculationStats
 
 
 def report(drafted: int, accepted: int, batch_size: int = 1, reason: str = "why") -> StepReport:
     proposer = "drafter" if drafted else "none"
-    return StepReport(
-        "r", proposer, "match", drafted, drafted, accepted, accepted + 1, batch_size, 9, 2.0, 4.0, 4, reason
-    )
+    counts = (drafted, drafted, accepted, accepted + 1, batch_size, 9)
+    return StepReport("r", proposer, "match", *counts, 2.0, 4.0, 4, reason, ReasonCode.FIXED)
 
 
 def stats_of(*reports: StepReport) -> SpeculationStats:

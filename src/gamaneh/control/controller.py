@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from gamaneh.control.acceptance import AcceptanceTracker
 from gamaneh.control.cost import CostModel
-from gamaneh.core import PLAIN, Decision, StepReport
+from gamaneh.core import PLAIN, Decision, ReasonCode, StepReport
 
 PROBE_EVERY = 32
 """Rounds between two probes of a request whose draft length is 0: at most one small draft in 32 rounds."""
@@ -33,7 +33,8 @@ class Candidate:
         proposer: chosen by the router.
         max_depth: longest draft that the request's limits allow; 0 forbids drafting.
         fixed: draft length asked for; None adapts it.
-        reason: why the router chose this proposer.
+        reason: why the router chose this proposer, in words.
+        code: the same, to count by.
     """
 
     request_id: str
@@ -41,6 +42,7 @@ class Candidate:
     max_depth: int
     fixed: int | None
     reason: str
+    code: ReasonCode
 
 
 class Controller:
@@ -94,15 +96,18 @@ class Controller:
         return self.acceptance.survival(candidate.proposer, candidate.request_id, candidate.max_depth)
 
     def _decision(self, candidate: Candidate, depths: dict[str, int]) -> Decision:
-        if candidate.proposer == PLAIN or candidate.max_depth <= 0:
-            return Decision(PLAIN, 0, 0, candidate.reason)
+        if candidate.proposer == PLAIN:
+            return Decision(PLAIN, 0, 0, candidate.reason, candidate.code)
+        if candidate.max_depth <= 0:
+            return Decision(PLAIN, 0, 0, "the next token is the last", ReasonCode.SHORT)
         if candidate.fixed is not None:
             depth = min(candidate.fixed, candidate.max_depth)
-            return _chosen(candidate.proposer, depth, "draft length fixed by option")
+            return _chosen(candidate.proposer, depth, "draft length fixed by option", ReasonCode.FIXED)
         depth = depths.get(candidate.request_id, 0)
         if depth > 0:
             self._rounds_off.pop(candidate.request_id, None)
-            return _chosen(candidate.proposer, depth, f"{candidate.reason}; best measured rate at {depth}")
+            reason = f"{candidate.reason}; best measured rate at {depth}"
+            return _chosen(candidate.proposer, depth, reason, ReasonCode.PAYS)
         return self._off_or_probe(candidate)
 
     def _off_or_probe(self, candidate: Candidate) -> Decision:
@@ -110,9 +115,9 @@ class Controller:
         self._rounds_off[candidate.request_id] = rounds
         if rounds % PROBE_EVERY == 0:
             depth = min(PROBE_DEPTH, candidate.max_depth)
-            return _chosen(candidate.proposer, depth, f"probe after {rounds} plain rounds")
-        return Decision(PLAIN, 0, 0, "plain decoding is faster by measurement")
+            return _chosen(candidate.proposer, depth, f"probe after {rounds} plain rounds", ReasonCode.PROBE)
+        return Decision(PLAIN, 0, 0, "plain decoding is faster by measurement", ReasonCode.NO_GAIN)
 
 
-def _chosen(proposer: str, depth: int, reason: str) -> Decision:
-    return Decision(proposer if depth else PLAIN, depth, depth, reason)
+def _chosen(proposer: str, depth: int, reason: str, code: ReasonCode) -> Decision:
+    return Decision(proposer if depth else PLAIN, depth, depth, reason, code)

@@ -175,9 +175,9 @@ class Engine:
 
     def _candidate(self, sequence: SequenceState) -> Candidate:
         options = sequence.speculation
-        proposer, reason = self.router.choose(options.proposer)
+        proposer, reason, code = self.router.choose(options.proposer)
         room = min(options.max_draft_length, sequence.remaining - 1)
-        return Candidate(sequence.request_id, proposer, room, options.draft_length, reason)
+        return Candidate(sequence.request_id, proposer, room, options.draft_length, reason, code)
 
     def _verify(self, plan: Plan, drafts: Drafts) -> tuple[Forward, float]:
         feeds = [self._feed(item, drafts.of(item.sequence.request_id)) for item in plan]
@@ -275,6 +275,7 @@ class Engine:
             verify_seconds=seconds,
             decision=item.decision.depth,
             reason=item.decision.reason,
+            reason_code=item.decision.code,
         )
 
     def _let_go(self, plan: Plan) -> None:

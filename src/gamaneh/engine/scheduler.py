@@ -6,15 +6,15 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from gamaneh.core import PLAIN, Decision
+from gamaneh.core import PLAIN, Decision, ReasonCode
 from gamaneh.engine.sequence import SequenceState
 from gamaneh.kv.manager import KVManager
 from gamaneh.options import EngineOptions
 
 Decide = Callable[[Sequence[SequenceState]], Sequence[Decision]]
 
-PREFILL = Decision(PLAIN, 0, 0, "the prompt is still being read")
-NO_ROOM = "no room in the KV cache or the step for a draft"
+PREFILL = Decision(PLAIN, 0, 0, "the prompt is still being read", ReasonCode.PREFILL)
+NO_ROOM = Decision(PLAIN, 0, 0, "no room in the KV cache or the step for a draft", ReasonCode.NO_ROOM)
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +81,7 @@ class Scheduler:
         if decision.nodes > room or not self.kv.reserve(sequence.request_id, 1 + decision.nodes):
             if not self._reserve(plan, sequence, 1):
                 return
-            decision = decision if decision.nodes == 0 else Decision(PLAIN, 0, 0, NO_ROOM)
+            decision = decision if decision.nodes == 0 else NO_ROOM
         plan.append(Scheduled(sequence, 1, decision, samples=True))
 
     def _plan_prefill(self, plan: list[Scheduled], sequence: SequenceState) -> None:
