@@ -14,7 +14,7 @@ Glossary
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol
@@ -193,6 +193,33 @@ class StepReport:
     decision: int
     reason: str
     reason_code: ReasonCode
+
+
+@dataclass(frozen=True, slots=True)
+class BatchReport:
+    """One step of the engine, all its requests together.
+
+    Args:
+        requests: those that had a part in it.
+        prompt_rows: token rows fed to read prompts, or to read requests again after preemption.
+        draft_rows: candidates that were verified.
+        rows: all token rows of the forward, these included.
+        preempted: requests that had to give their blocks back.
+        origins: emitted tokens by origin, after cuts at the end of an output.
+        draft_seconds: duration of the drafts, by proposer.
+        verify_seconds: duration of the target's forward.
+        step_seconds: duration of the whole step.
+    """
+
+    requests: int
+    prompt_rows: int
+    draft_rows: int
+    rows: int
+    preempted: int
+    origins: Mapping[Origin, int]
+    draft_seconds: Mapping[str, float]
+    verify_seconds: float
+    step_seconds: float
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ from typing import Protocol
 from gamaneh.engine.detokenizer import Detokenizer
 from gamaneh.engine.sequence import SequenceState
 from gamaneh.errors import InvalidRequest
+from gamaneh.metrics.timeline import RequestTimeline
 from gamaneh.options import SamplingParams, SpeculationOptions
 from gamaneh.sampling.pipeline import RequestSampler, check_tokens
 from gamaneh.sampling.rules import choose_rule
@@ -33,6 +34,7 @@ def make_sequence(
     vocab_size: int,
     max_context: int,
     draft_has_probs: bool,
+    arrived: float,
     reference: Sequence[int] = (),
     salt: str = "",
 ) -> SequenceState:
@@ -64,6 +66,7 @@ def make_sequence(
         ),
         rule=choose_rule(speculation.rule, params, draft_has_probs, speculation),
         detokenizer=Detokenizer(tokenizer, params.stop, prompt),
+        timeline=RequestTimeline(request_id, len(prompt), speculation.proposer, arrived),
         end_ids=eos_ids | frozenset(params.stop_token_ids),
         salt=request_id if params.prompt_logprobs is not None else salt,
         reference=reference,

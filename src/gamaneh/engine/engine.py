@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -16,6 +17,7 @@ from gamaneh.control.quarantine import Quarantine
 from gamaneh.control.router import Router
 from gamaneh.core import (
     PLAIN,
+    BatchReport,
     Decision,
     Draft,
     FinishReason,
@@ -31,6 +33,7 @@ from gamaneh.engine.scheduler import PREFILL, Scheduled, Scheduler
 from gamaneh.engine.sequence import SequenceState
 from gamaneh.errors import GamanehError, InvalidRequest
 from gamaneh.kv.manager import KVManager
+from gamaneh.metrics.timeline import RequestTimeline
 from gamaneh.models.batch import Feed
 from gamaneh.models.runner import Forward, Runner
 from gamaneh.options import EngineOptions, SamplingParams, SpeculationOptions
@@ -80,6 +83,8 @@ class Engine:
         self.scheduler = Scheduler(kv, self.options)
         self.drafting = Drafting(self.proposers, self.quarantine, target.vocab_size)
         self.observers: list[Callable[[StepReport], None]] = []
+        self.batch_observers: list[Callable[[BatchReport], None]] = []
+        self.request_observers: list[Callable[[RequestTimeline], None]] = []
         self._sequences: dict[str, SequenceState] = {}
         self._names = itertools.count()
 
@@ -112,6 +117,7 @@ class Engine:
         speculation: SpeculationOptions | None = None,
         reference: Sequence[int] = (),
         salt: str = "",
+        arrived: float | None = None,
     ) -> str:
         """Queue a request and return its id.
 
@@ -119,6 +125,7 @@ class Engine:
             prompt: token ids, at least one.
             reference: token ids of a text that the output is likely to repeat, for prompt lookup.
             salt: requests with different salts share no cached prefixes.
+            arrived: when the request came in, by `time.perf_counter`; None for now.
 
         Raises:
             InvalidRequest: the prompt or a parameter breaks a rule. Nothing else is disturbed.
@@ -139,6 +146,7 @@ class Engine:
             vocab_size=self.target.vocab_size,
             max_context=self.max_context,
             draft_has_probs=self.gives_probs(speculation),
+            arrived=time.perf_counter() if arrived is None else arrived,
             reference=reference,
             salt=salt,
         )
@@ -155,18 +163,22 @@ class Engine:
         sequence = self._sequences.get(request_id)
         if sequence is None:
             return None
+        sequence.finish_reason = FinishReason.ABORT
         self._finish(sequence)
         return StepOutput(request_id, text=sequence.detokenizer.flush(), finish_reason=FinishReason.ABORT)
 
     def step(self) -> list[StepOutput]:
         """One round: every scheduled request gets a prefill chunk, or emits one token or more."""
+        started = time.perf_counter()
         plan = self.scheduler.plan(self._decide)
         drafts = self.drafting.propose(plan)
         forward, seconds = self._verify(plan, drafts)
         round_ = self._judge(plan, drafts, forward)
         self._commit(plan, round_, forward)
         self._observe(plan, drafts, round_, seconds)
+        self._deliver(round_)
         self._let_go(plan)
+        self._report_batch(plan, drafts, round_, (started, seconds))
         return round_.outputs
 
     def _decide(self, decoding: Sequence[SequenceState]) -> list[Decision]:
@@ -278,6 +290,12 @@ class Engine:
             reason_code=item.decision.code,
         )
 
+    def _deliver(self, round_: Round) -> None:
+        """Everything that a round emits is handed out at once, when it ends."""
+        now = time.perf_counter()
+        for output in round_.outputs:
+            self._sequences[output.request_id].timeline.deliver(len(output.tokens), now)
+
     def _let_go(self, plan: Plan) -> None:
         """Free what finished requests hold, and what proposers keep for preempted ones."""
         for item in plan:
@@ -286,11 +304,34 @@ class Engine:
         if self.scheduler.preempted:
             self.drafting.drop([sequence.request_id for sequence in self.scheduler.preempted])
 
+    def _report_batch(self, plan: Plan, drafts: Drafts, round_: Round, times: tuple[float, float]) -> None:
+        if not plan or not self.batch_observers:
+            return
+        started, verify_seconds = times
+        draft_rows = sum(len(draft) for draft in drafts.by_request.values())
+        report = BatchReport(
+            requests=len(plan),
+            prompt_rows=sum(item.count for item in plan if item.decision is PREFILL),
+            draft_rows=draft_rows,
+            rows=sum(item.count for item in plan) + draft_rows,
+            preempted=len(self.scheduler.preempted),
+            origins=Counter(origin for output in round_.outputs for origin in output.origins),
+            draft_seconds=drafts.seconds,
+            verify_seconds=verify_seconds,
+            step_seconds=time.perf_counter() - started,
+        )
+        for observer in self.batch_observers:
+            observer(report)
+
     def _finish(self, sequence: SequenceState) -> None:
         self.scheduler.remove(sequence)
         self.drafting.drop([sequence.request_id])
         self.controller.drop(sequence.request_id)
         del self._sequences[sequence.request_id]
+        assert sequence.finish_reason is not None, f"{sequence.request_id} is let go but has not ended"
+        sequence.timeline.finish(sequence.finish_reason)
+        for observer in self.request_observers:
+            observer(sequence.timeline)
 
     def check_integrity(self) -> None:
         """Raise AssertionError when the cache's books do not agree with the requests at hand."""

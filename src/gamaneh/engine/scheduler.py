@@ -108,7 +108,7 @@ class Scheduler:
         self.kv.free(sequence.request_id)
         sequence.cached_len, sequence.hidden = 0, None
         sequence.prompt_logprobs.clear()
-        sequence.preemptions += 1
+        sequence.timeline.preempt()
         self.waiting.appendleft(sequence)
         self.preempted.append(sequence)
 
@@ -125,4 +125,5 @@ class Scheduler:
         sequence.cached_len = self.kv.admit(
             sequence.request_id, sequence.tokens, sequence.prompt_len, salt=sequence.salt
         )
+        sequence.timeline.admit(sequence.cached_len)
         self._plan_prefill(plan, sequence)

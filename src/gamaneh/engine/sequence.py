@@ -9,6 +9,7 @@ from torch import Tensor
 
 from gamaneh.core import FinishReason, Origin, Rule, TokenLogprob
 from gamaneh.engine.detokenizer import Detokenizer
+from gamaneh.metrics.timeline import RequestTimeline
 from gamaneh.options import SamplingParams, SpeculationOptions
 from gamaneh.sampling.pipeline import RequestSampler
 
@@ -33,13 +34,13 @@ class SequenceState:
     sampler: RequestSampler
     rule: Rule
     detokenizer: Detokenizer
+    timeline: RequestTimeline
     end_ids: frozenset[int]
     salt: str = ""
     reference: Sequence[int] = ()
     cached_len: int = 0
     hidden: Tensor | None = None
     finish_reason: FinishReason | None = None
-    preemptions: int = 0
     prompt_logprobs: list[TokenLogprob | None] = field(default_factory=list)
     origins: list[Origin] = field(default_factory=list)
 
