@@ -14,10 +14,10 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol
 
 from gamaneh.bench.comparison import Comparison, Failure, Mismatch, Row, Setup
-from gamaneh.bench.machine import peak_resident_bytes
 from gamaneh.bench.statistics import geometric_mean
 from gamaneh.errors import InvalidRequest
 from gamaneh.metrics.collector import SpeculationStats
+from gamaneh.metrics.memory import peak_resident_bytes
 from gamaneh.options import SamplingParams
 
 if TYPE_CHECKING:

@@ -12,7 +12,6 @@ from typing import TypeVar
 from transformers import PreTrainedModel
 
 from gamaneh.bench.compare import compare
-from gamaneh.bench.machine import peak_resident_bytes
 from gamaneh.bench.prompt_set import Prompt, load_prompts
 from gamaneh.bench.setup import describe_setup
 from gamaneh.bench.speed.configuration import (
@@ -28,6 +27,7 @@ from gamaneh.bench.speed.peer import Peer, load_peer
 from gamaneh.bench.speed.race import Race, Runner, race
 from gamaneh.bench.speed.verify import VerifyTime, verify_times
 from gamaneh.engine.llm import LLM
+from gamaneh.metrics.memory import peak_resident_bytes
 from gamaneh.options import SamplingParams, SpeculationOptions
 
 T = TypeVar("T")
