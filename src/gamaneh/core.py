@@ -224,11 +224,15 @@ class BatchReport:
 
 @dataclass(frozen=True, slots=True)
 class StepOutput:
-    """What one step did for one request."""
+    """What one step did for one request.
+
+    `refused` holds the candidates of the round's draft that were not accepted.
+    """
 
     request_id: str
     tokens: tuple[int, ...] = ()
     origins: tuple[Origin, ...] = ()
+    refused: tuple[int, ...] = ()
     text: str = ""
     logprobs: tuple[TokenLogprob, ...] = ()
     prompt_logprobs: tuple[TokenLogprob | None, ...] | None = None

@@ -8,7 +8,8 @@ GamanehError
 │   ├── UnsupportedModel  an architecture, a tensor type or a feature we do not have
 │   ├── CorruptModel      truncated, wrong hash, missing tensors, NaN weights
 │   └── TokenizerMismatch draft and target do not speak the same tokens
-└── OutOfMemory           the KV cache or the machine cannot hold what was asked for
+├── OutOfMemory           the KV cache or the machine cannot hold what was asked for
+└── EngineStopped         the engine takes no requests any more, or ended one before its time
 """
 
 from __future__ import annotations
@@ -56,3 +57,7 @@ class TokenizerMismatch(ModelError):
 
 class OutOfMemory(GamanehError):
     """The KV cache or the machine cannot hold what was asked for."""
+
+
+class EngineStopped(GamanehError):
+    """The engine takes no requests any more, or ended one before its time."""

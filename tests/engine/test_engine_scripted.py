@@ -99,6 +99,11 @@ class TestContextBorder:
         with pytest.raises(InvalidRequest, match="prompt must hold at most 63 tokens"):
             engine.add(list(range(64)))
 
+    def test_a_prompt_that_is_only_read_may_fill_the_cache(self) -> None:
+        engine = engine_for(hashed(VOCAB), max_context=256, num_blocks=16)
+        result = answer(engine, SamplingParams(max_tokens=0, prompt_logprobs=0), list(range(64)))
+        assert (result.tokens, result.finish_reason) == ([], FinishReason.LENGTH)
+
     def test_a_row_at_the_border_does_not_disturb_its_neighbour(self) -> None:
         script, params = hashed(VOCAB), SamplingParams(max_tokens=None, ignore_eos=True)
         engine = engine_for(script, k=16, max_context=64)
@@ -372,3 +377,15 @@ class TestHiddenStates:
         engine = engine_for(hashed(VOCAB), k=3)
         answer(engine, SamplingParams(max_tokens=9, ignore_eos=True))
         assert all(row.hidden is None for rows in engine.proposers["scripted"].asked for row in rows)
+
+
+class TestRefusedCandidates:
+    @pytest.mark.parametrize("branches", [0, 2])
+    def test_what_was_drafted_and_not_emitted_is_told(self, branches: int) -> None:
+        engine = engine_for(hashed(VOCAB), k=6, accuracy=0.6, branches=branches)
+        reports: list[StepReport] = []
+        engine.observers.append(reports.append)
+        result = answer(engine, SamplingParams(max_tokens=40, ignore_eos=True))
+        told = [len(output.refused) for output in result.outputs[1:]]
+        assert told == [report.drafted - report.accepted for report in reports]
+        assert any(told)

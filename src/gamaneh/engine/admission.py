@@ -37,6 +37,7 @@ def make_sequence(
     arrived: float,
     reference: Sequence[int] = (),
     salt: str = "",
+    priority: int = 0,
 ) -> SequenceState:
     """Check a request and build its state.
 
@@ -70,6 +71,7 @@ def make_sequence(
         end_ids=eos_ids | frozenset(params.stop_token_ids),
         salt=request_id if params.prompt_logprobs is not None else salt,
         reference=reference,
+        priority=priority,
     )
 
 

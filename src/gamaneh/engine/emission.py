@@ -37,10 +37,15 @@ def emit(sequence: SequenceState, draft: Draft, verdict: Verdict, logits: Tensor
         sequence.request_id,
         tuple(kept),
         tuple(origins),
+        _refused(verdict, draft),
         piece.text + held_back,
         logprobs,
         finish_reason=sequence.finish_reason,
     )
+
+
+def _refused(verdict: Verdict, draft: Draft) -> tuple[int, ...]:
+    return tuple(token for node, token in enumerate(draft.tokens) if node not in verdict.path)
 
 
 def _before_end_token(tokens: Sequence[int], end_ids: frozenset[int]) -> list[int]:

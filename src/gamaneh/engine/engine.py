@@ -117,6 +117,7 @@ class Engine:
         speculation: SpeculationOptions | None = None,
         reference: Sequence[int] = (),
         salt: str = "",
+        priority: int = 0,
         arrived: float | None = None,
     ) -> str:
         """Queue a request and return its id.
@@ -125,6 +126,7 @@ class Engine:
             prompt: token ids, at least one.
             reference: token ids of a text that the output is likely to repeat, for prompt lookup.
             salt: requests with different salts share no cached prefixes.
+            priority: larger goes first, and is preempted last.
             arrived: when the request came in, by `time.perf_counter`; None for now.
 
         Raises:
@@ -149,6 +151,7 @@ class Engine:
             arrived=time.perf_counter() if arrived is None else arrived,
             reference=reference,
             salt=salt,
+            priority=priority,
         )
         self._sequences[request_id] = sequence
         self.scheduler.add(sequence)

@@ -46,7 +46,9 @@ class Scheduler:
         yield from self.waiting
 
     def add(self, sequence: SequenceState) -> None:
-        self.waiting.append(sequence)
+        """Queue a request behind those of its priority."""
+        behind = (at for at, other in enumerate(self.waiting) if other.priority < sequence.priority)
+        self.waiting.insert(next(behind, len(self.waiting)), sequence)
 
     def remove(self, sequence: SequenceState) -> None:
         """Forget a request and free its blocks."""
@@ -60,7 +62,8 @@ class Scheduler:
         """Choose rows for one step and reserve their blocks.
 
         Decoding requests come first, oldest first, so that a long prompt never holds them up; then
-        prompts in the order of arrival. Short of blocks, drafts go first, then the youngest request.
+        prompts by priority, in the order of arrival. Short of blocks, drafts go first, then the
+        youngest request of the lowest priority.
         """
         self.preempted = []
         plan: list[Scheduled] = []
@@ -93,10 +96,11 @@ class Scheduler:
         return self.options.step_tokens - sum(item.count + item.decision.nodes for item in plan)
 
     def _reserve(self, plan: list[Scheduled], sequence: SequenceState, count: int) -> bool:
-        """Reserve blocks, preempting the youngest requests that are not in the plan yet."""
+        """Reserve blocks, preempting the least and youngest requests that are not in the plan yet."""
         planned = {item.sequence.request_id for item in plan}
         while not self.kv.reserve(sequence.request_id, count):
-            victim = next(s for s in reversed(self.running) if s.request_id not in planned)
+            unplanned = [s for s in reversed(self.running) if s.request_id not in planned]
+            victim = min(unplanned, key=lambda s: s.priority)
             self._preempt(victim)
             if victim is sequence:
                 return False
@@ -109,14 +113,16 @@ class Scheduler:
         sequence.cached_len, sequence.hidden = 0, None
         sequence.prompt_logprobs.clear()
         sequence.timeline.preempt()
-        self.waiting.appendleft(sequence)
+        before = (at for at, other in enumerate(self.waiting) if other.priority <= sequence.priority)
+        self.waiting.insert(next(before, len(self.waiting)), sequence)
         self.preempted.append(sequence)
 
     def _can_admit(self, plan: list[Scheduled]) -> bool:
         """Room for the first waiting request, whole: half of one would only be preempted again."""
         if not self.waiting or self.preempted or len(self.running) >= self.options.max_batch or self._room(plan) <= 0:
             return False
-        blocks = -(-(len(self.waiting[0].tokens) + 1) // self.kv.pool.block_size)
+        first = self.waiting[0]
+        blocks = -(-min(len(first.tokens) + 1, first.limit) // self.kv.pool.block_size)
         return blocks <= self.kv.pool.available
 
     def _admit(self, plan: list[Scheduled]) -> None:

@@ -22,6 +22,7 @@ class SequenceState:
         tokens: prompt and emitted tokens. The *pending* ones are `tokens[cached_len:]`.
         cached_len: tokens whose keys and values are in the target's cache.
         limit: most tokens, prompt included.
+        priority: larger is admitted first and preempted last.
         hidden: tapped hidden states of the tokens that the last forward added to the cache.
     """
 
@@ -37,6 +38,7 @@ class SequenceState:
     timeline: RequestTimeline
     end_ids: frozenset[int]
     salt: str = ""
+    priority: int = 0
     reference: Sequence[int] = ()
     cached_len: int = 0
     hidden: Tensor | None = None
