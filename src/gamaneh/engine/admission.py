@@ -11,6 +11,7 @@ from gamaneh.engine.sequence import SequenceState
 from gamaneh.errors import InvalidRequest
 from gamaneh.metrics.timeline import RequestTimeline
 from gamaneh.options import SamplingParams, SpeculationOptions
+from gamaneh.sampling.edits import MaskSource
 from gamaneh.sampling.pipeline import RequestSampler, check_tokens
 from gamaneh.sampling.rules import choose_rule
 
@@ -35,6 +36,7 @@ def make_sequence(
     max_context: int,
     draft_has_probs: bool,
     arrived: float,
+    mask: MaskSource | None = None,
     reference: Sequence[int] = (),
     salt: str = "",
     priority: int = 0,
@@ -48,7 +50,10 @@ def make_sequence(
     _check_ids("reference", reference, vocab_size)
     _check_lengths(prompt, params, max_context)
     check_tokens(params, vocab_size)
+    if mask is not None and params.min_tokens > 0:
+        raise InvalidRequest("min_tokens", "must be 0 with a grammar, which says itself when to end", params.min_tokens)
     tokens = list(prompt)
+    token_mask = None if mask is None else mask.new_mask(tokens, len(prompt))
     eos_ids = frozenset() if params.ignore_eos else frozenset(tokenizer.eos_ids)
     return SequenceState(
         request_id=request_id,
@@ -64,11 +69,13 @@ def make_sequence(
             tokens=tokens,
             eos_ids=tokenizer.eos_ids,
             seed=secrets.randbits(63) if params.seed is None else params.seed,
+            mask=token_mask,
         ),
         rule=choose_rule(speculation.rule, params, draft_has_probs, speculation),
         detokenizer=Detokenizer(tokenizer, params.stop, prompt),
         timeline=RequestTimeline(request_id, len(prompt), speculation.proposer, arrived),
         end_ids=eos_ids | frozenset(params.stop_token_ids),
+        mask=token_mask,
         salt=request_id if params.prompt_logprobs is not None else salt,
         reference=reference,
         priority=priority,

@@ -9,6 +9,9 @@ from dataclasses import dataclass, field
 from gamaneh.control.quarantine import Quarantine
 from gamaneh.core import EMPTY_DRAFT, PLAIN, Draft, ProposalRow, Proposer, Rule, Use, Verdict
 from gamaneh.engine.scheduler import Scheduled
+from gamaneh.engine.sequence import SequenceState
+from gamaneh.errors import GamanehError
+from gamaneh.sampling.pruning import prune
 
 
 @dataclass(slots=True)
@@ -43,14 +46,14 @@ class Drafting:
     def propose(self, plan: Sequence[Scheduled]) -> Drafts:
         """One draft for each row whose decision allows one."""
         drafts = Drafts()
-        rules: dict[str, Rule] = {}
+        sequences: dict[str, SequenceState] = {}
         for item in plan:
             if item.decision.proposer != PLAIN:
                 drafts.rows.setdefault(item.decision.proposer, []).append(_proposal_row(item))
-                rules[item.sequence.request_id] = item.sequence.rule
+                sequences[item.sequence.request_id] = item.sequence
         for name, rows in drafts.rows.items():
             started = time.perf_counter()
-            made = self._ask(name, rows, rules)
+            made = self._ask(name, rows, sequences)
             drafts.seconds[name] = time.perf_counter() - started
             drafts.by_request |= {row.request_id: draft for row, draft in zip(rows, made, strict=True)}
         return drafts
@@ -73,16 +76,16 @@ class Drafting:
             except Exception as error:
                 self.quarantine.report(name, f"{type(error).__name__}: {error}")
 
-    def _ask(self, name: str, rows: list[ProposalRow], rules: Mapping[str, Rule]) -> list[Draft]:
+    def _ask(self, name: str, rows: list[ProposalRow], sequences: Mapping[str, SequenceState]) -> list[Draft]:
         try:
             made = self.proposers[name].propose(rows)
             for row, draft in zip(rows, made, strict=True):
-                self._check(row, draft, rules[row.request_id])
+                self._check(row, draft, sequences[row.request_id].rule)
         except Exception as error:
             self._failed(name, rows, error)
             return [EMPTY_DRAFT] * len(rows)
         self.quarantine.passed(name)
-        return list(made)
+        return [_allowed(sequences[row.request_id], draft) for row, draft in zip(rows, made, strict=True)]
 
     def _failed(self, name: str, rows: list[ProposalRow], error: Exception) -> None:
         self.quarantine.report(name, f"{type(error).__name__}: {error}")
@@ -97,6 +100,16 @@ class Drafting:
             raise ValueError(f"draft tokens must be below {self.vocab_size}, got {draft.tokens}")
         if not draft.is_chain and not rule.trees:
             raise ValueError(f"rule {rule.name} must be given chains, got a tree")
+
+
+def _allowed(sequence: SequenceState, draft: Draft) -> Draft:
+    """What the request's mask leaves of a draft, so that the target computes no row for the rest."""
+    if sequence.mask is None:
+        return draft
+    try:
+        return prune(draft, sequence.mask, sequence.end_ids)
+    except GamanehError:  # the target's own row meets it again, and ends this request alone
+        return EMPTY_DRAFT
 
 
 def _proposal_row(item: Scheduled) -> ProposalRow:

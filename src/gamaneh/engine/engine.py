@@ -37,6 +37,7 @@ from gamaneh.metrics.timeline import RequestTimeline
 from gamaneh.models.batch import Feed
 from gamaneh.models.runner import Forward, Runner
 from gamaneh.options import EngineOptions, SamplingParams, SpeculationOptions
+from gamaneh.sampling.edits import MaskSource
 from gamaneh.sampling.rows import DraftRows
 
 Plan = list[Scheduled]
@@ -115,6 +116,7 @@ class Engine:
         *,
         request_id: str | None = None,
         speculation: SpeculationOptions | None = None,
+        mask: MaskSource | None = None,
         reference: Sequence[int] = (),
         salt: str = "",
         priority: int = 0,
@@ -124,6 +126,7 @@ class Engine:
 
         Args:
             prompt: token ids, at least one.
+            mask: restricts the output, for example a `Grammar`.
             reference: token ids of a text that the output is likely to repeat, for prompt lookup.
             salt: requests with different salts share no cached prefixes.
             priority: larger goes first, and is preempted last.
@@ -149,6 +152,7 @@ class Engine:
             max_context=self.max_context,
             draft_has_probs=self.gives_probs(speculation),
             arrived=time.perf_counter() if arrived is None else arrived,
+            mask=mask,
             reference=reference,
             salt=salt,
             priority=priority,

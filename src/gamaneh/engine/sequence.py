@@ -11,6 +11,7 @@ from gamaneh.core import FinishReason, Origin, Rule, TokenLogprob
 from gamaneh.engine.detokenizer import Detokenizer
 from gamaneh.metrics.timeline import RequestTimeline
 from gamaneh.options import SamplingParams, SpeculationOptions
+from gamaneh.sampling.edits import TokenMask
 from gamaneh.sampling.pipeline import RequestSampler
 
 
@@ -23,6 +24,7 @@ class SequenceState:
         cached_len: tokens whose keys and values are in the target's cache.
         limit: most tokens, prompt included.
         priority: larger is admitted first and preempted last.
+        mask: which tokens may come next, beside the sampling parameters.
         hidden: tapped hidden states of the tokens that the last forward added to the cache.
     """
 
@@ -37,6 +39,7 @@ class SequenceState:
     detokenizer: Detokenizer
     timeline: RequestTimeline
     end_ids: frozenset[int]
+    mask: TokenMask | None = None
     salt: str = ""
     priority: int = 0
     reference: Sequence[int] = ()

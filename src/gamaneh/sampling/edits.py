@@ -27,6 +27,14 @@ class TokenMask(Protocol):
         ...
 
 
+class MaskSource(Protocol):
+    """Makes the mask of each request, for example a compiled grammar."""
+
+    def new_mask(self, tokens: Sequence[int], prompt_len: int) -> TokenMask:
+        """The mask over `tokens`, prompt and committed output, which grow between its calls."""
+        ...
+
+
 def build_edits(
     params: SamplingParams, prompt_len: int, tokens: Sequence[int], eos_ids: Iterable[int], mask: TokenMask | None
 ) -> tuple[Edit, ...]:

@@ -32,5 +32,9 @@ class ByteTokenizer:
     def token_text(self, token: int) -> str:
         return chr(token) if token < 128 else f"<{token}>"
 
+    def token_bytes(self, token: int) -> bytes:
+        """The byte of a token; special tokens have their text."""
+        return bytes([token]) if token < 256 else self.token_text(token).encode()
+
     def vocab(self) -> dict[str, int]:
         return {self.token_text(token): token for token in range(BYTE_VOCAB)}
