@@ -24,6 +24,10 @@ Schema = Mapping[str, Any]
 _SPACES = r"[ \n\r\t]{%d,40}"
 """Whitespace where JSON allows it, bounded: a model that likes line breaks would never come to the end."""
 
+_ALL_SPELLINGS = '%llguidance {"no_forcing": true}'
+"""Allow every way to cut a text into tokens. The library would else choose one where the text is certain,
+with a tokenizer that must not add a space in front."""
+
 _OBJECT: Schema = {"type": "object"}
 
 
@@ -38,8 +42,6 @@ class SupportsBytes(Protocol):
 
     @property
     def special_ids(self) -> frozenset[int]: ...
-
-    def encode(self, text: str, special: bool = True) -> list[int]: ...
 
     def token_bytes(self, token: int) -> bytes: ...
 
@@ -86,7 +88,8 @@ class Grammar:
         if len(end_ids) == 0:
             raise InvalidRequest(field, "needs a model with an end token", tokenizer.eos_ids)
         text = library.LLMatcher.grammar_from_lark(_lark(schema, frame or Frame()))
-        matcher = library.LLMatcher(_vocabulary(library, tokenizer), text, log_level=0)
+        limits = library.LLParserLimits(verbose_errors=False)
+        matcher = library.LLMatcher(_vocabulary(library, tokenizer), text, log_level=0, limits=limits)
         if matcher.is_error():
             raise InvalidRequest(
                 field, "must be a JSON schema that a grammar can enforce", _reason(matcher.get_error())
@@ -158,7 +161,7 @@ class GrammarMask:
     def _mask_after(self, alive: bool) -> Tensor:
         bits = np.frombuffer(self._matcher.compute_bitmask(), dtype=np.uint8)
         if self._matcher.is_error():
-            raise BadLogits(f"the grammar allows no token: {self._matcher.get_error()}")
+            raise BadLogits(f"the grammar allows no token: {_reason(self._matcher.get_error())}")
         allowed = torch.from_numpy(np.unpackbits(bits, bitorder="little").view(np.bool_))
         if not alive:
             allowed.zero_()
@@ -175,15 +178,19 @@ def _lark(schema: Schema, frame: Frame) -> str:
     value = f"{_quoted(frame.before)} value {_quoted(frame.after)}"
     more = "" if frame.between is None else f" ({_quoted(frame.between)} {value})*"
     options = {"whitespace_pattern": _SPACES % 1}
-    rules = [f"start: head {value}{more}", f"value: %json {json.dumps({**schema, 'x-guidance': options})}"]
+    rules = [
+        _ALL_SPELLINGS,
+        f"start: head {value}{more}",
+        f"value: %json {json.dumps({**schema, 'x-guidance': options})}",
+    ]
     if frame.until is None:
         return "\n".join([*rules, 'head: ""'])
     return "\n".join([*rules, f"head: free /{_SPACES % 0}/", f"free[suffix={_quoted(frame.until)}]: /(?s:.*)/"])
 
 
 def _reason(error: str) -> str:
-    """The library's words about a schema, without its picture of our grammar."""
-    return error.split("\n   1 | ")[0].split("failed to compile JSON schema: ")[-1]
+    """The library's words in one line, without its picture of our grammar."""
+    return " ".join(error.split("\n   1 | ")[0].split("failed to compile JSON schema: ")[-1].split())
 
 
 def _quoted(text: str) -> str:
@@ -208,13 +215,13 @@ class _Vocabulary:
     bos_token_id = None
 
     def __init__(self, tokenizer: SupportsBytes) -> None:
-        self._tokenizer = tokenizer
         self.eos_token_id = tokenizer.eos_ids[0]
         self.tokens = [tokenizer.token_bytes(token) for token in range(tokenizer.vocab_size)]
         self.special_token_ids = sorted(tokenizer.special_ids)
 
     def __call__(self, text: str) -> list[int]:
-        return self._tokenizer.encode(text, special=False)
+        """Only asked for to choose among spellings, and all of them are allowed."""
+        raise NotImplementedError
 
 
 def _library(field: str) -> ModuleType:
