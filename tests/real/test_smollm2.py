@@ -1,0 +1,96 @@
+"""SmolLM2-135M: the same logits as `transformers`, and the same tokens with and without speculation."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from gamaneh.bench.prompt_set import load_prompts
+from gamaneh.bench.setup import as_tokens
+from gamaneh.bench.speed.peer import load_peer
+from gamaneh.cli.main import app
+from gamaneh.engine.llm import LLM, Generation
+from gamaneh.models.loading import LoadedModel, load
+from gamaneh.options import EngineOptions, SamplingParams, SpeculationOptions
+
+PLAIN = SpeculationOptions()
+OPTIONS = EngineOptions(max_batch=8, max_context=1024, invariant=True)
+
+
+@pytest.fixture(scope="module", params=["bfloat16", "float32"])
+def loaded(model_file: Path, request: pytest.FixtureRequest) -> LoadedModel:
+    return load(model_file, dtype=request.param)
+
+
+@pytest.fixture(scope="module")
+def llm(loaded: LoadedModel) -> Iterator[LLM]:
+    yield LLM(loaded, speculation=SpeculationOptions(proposer="lookup"), options=OPTIONS)
+
+
+@pytest.fixture(scope="module")
+def prompts(llm: LLM) -> list[list[int]]:
+    """One prompt of each category, in the chat template."""
+    by_category = {prompt.category: prompt for prompt in reversed(load_prompts(None))}
+    return [as_tokens(llm, prompt.prompt) for prompt in by_category.values()]
+
+
+def params_for(temperature: float) -> list[SamplingParams]:
+    return [SamplingParams(temperature=temperature, seed=at, max_tokens=24) for at in range(4)]
+
+
+def tokens_of(answers: list[Generation]) -> list[list[int]]:
+    assert [answer.error for answer in answers] == [None] * len(answers)
+    return [answer.tokens for answer in answers]
+
+
+def alone(llm: LLM, prompts: list[list[int]], params: list[SamplingParams]) -> list[list[int]]:
+    """Plain decoding, one request at a time."""
+    answers = [llm.generate([one], own, speculation=PLAIN)[0] for one, own in zip(prompts, params, strict=True)]
+    return tokens_of(answers)
+
+
+def test_logits_are_those_of_transformers(model_file: Path) -> None:
+    llm = LLM(model_file, dtype="float32", options=EngineOptions(max_batch=1, max_context=256))
+    ids = llm.tokenizer.encode("The guess is put to the test. گمانه را می‌آزمایند. x = [1, 22, 333]")
+    with torch.inference_mode():
+        expected = load_peer(model_file, torch.float32)(torch.tensor([ids])).logits[0].log_softmax(-1)
+    answer = llm.generate([ids], SamplingParams(max_tokens=1, prompt_logprobs=5))[0]
+    assert answer.prompt_logprobs is not None
+    for at, entry in enumerate(answer.prompt_logprobs[1:], start=1):
+        assert entry is not None
+        assert entry.logprob == pytest.approx(float(expected[at - 1, ids[at]]), abs=1e-3)
+        assert entry.top[0][0] == int(expected[at - 1].argmax())
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_lookup_changes_no_token_alone_or_in_a_batch(llm: LLM, prompts: list[list[int]], temperature: float) -> None:
+    params = params_for(temperature)
+    plain = alone(llm, prompts, params)
+    assert tokens_of(llm.generate(prompts, params)) == plain
+    assert tokens_of([llm.generate([one], own)[0] for one, own in zip(prompts, params, strict=True)]) == plain
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_a_draft_model_changes_no_token(loaded: LoadedModel, prompts: list[list[int]], temperature: float) -> None:
+    """The draft model is the target itself, so that drafts are long and most are accepted."""
+    speculation = SpeculationOptions(proposer="draft_model", draft_length=5, min_confidence=0.0)
+    drafted = LLM(loaded, draft_model=loaded, speculation=speculation, options=OPTIONS)
+    answers = drafted.generate(prompts, params_for(temperature))
+    assert tokens_of(answers) == alone(drafted, prompts, params_for(temperature))
+    reports = [report for answer in answers for report in answer.reports]
+    assert sum(report.accepted for report in reports) > 0.9 * sum(report.drafted for report in reports)
+
+
+def test_the_command_line_gives_the_same_text_with_and_without_lookup(model_file: Path) -> None:
+    texts = []
+    for way in ("--plain", "--lookup"):
+        arguments = ["generate", "--model", str(model_file), way, "--chat", "-n", "24", "--json", "Say: one two three"]
+        result = CliRunner().invoke(app, arguments)
+        assert result.exit_code == 0, result.output
+        texts.append(json.loads(result.stdout.splitlines()[-1])["text"])
+    assert texts[0] == texts[1]
