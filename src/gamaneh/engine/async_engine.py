@@ -14,10 +14,11 @@ from typing import Any, TypeVar
 
 from gamaneh.core import StepOutput, StepReport
 from gamaneh.engine.engine import Engine
+from gamaneh.engine.request_stats import RequestStats
 from gamaneh.errors import EngineStopped
-from gamaneh.metrics.collector import SpeculationStats
 from gamaneh.metrics.timeline import RequestTimeline
 from gamaneh.options import SamplingParams, SpeculationOptions
+from gamaneh.sampling.edits import MaskSource
 
 T = TypeVar("T")
 
@@ -50,7 +51,7 @@ class RequestStream(AsyncIterator[StepOutput]):
 
     def __init__(self, request_id: str, loop: asyncio.AbstractEventLoop) -> None:
         self.request_id = request_id
-        self.stats = SpeculationStats()
+        self.stats = RequestStats()
         self.timeline: RequestTimeline | None = None
         self._loop = loop
         self._items: asyncio.Queue[StepOutput | EngineStopped] = asyncio.Queue()
@@ -93,13 +94,16 @@ class AsyncEngine:
 
     Args:
         engine: nobody else may touch it between `start` and `stop`, except by `call`.
-        on_end: called from the engine's thread as its last act, whatever ended it.
+
+    Attributes:
+        failure: what ended the thread, if it did not end in order.
+        ended_at: when the thread ended, by `time.monotonic`.
     """
 
-    def __init__(self, engine: Engine, on_end: Callable[[], None] = lambda: None) -> None:
+    def __init__(self, engine: Engine) -> None:
         self.engine = engine
         self.failure: BaseException | None = None
-        self.on_end = on_end
+        self.ended_at: float | None = None
         self._commands: SimpleQueue[_Command] = SimpleQueue()
         self._gate = threading.Lock()  # held while a command is queued and while the queue is closed
         self._closed = False
@@ -153,6 +157,7 @@ class AsyncEngine:
         speculation: SpeculationOptions | None = None,
         reference: Sequence[int] = (),
         salt: str = "",
+        mask: MaskSource | None = None,
         priority: int = 0,
     ) -> RequestStream:
         """Queue a request; what comes back must be read to its end or given to `abort`.
@@ -161,6 +166,7 @@ class AsyncEngine:
             prompt: token ids, at least one.
             reference: token ids of a text that the output is likely to repeat, for prompt lookup.
             salt: requests with different salts share no cached prefixes.
+            mask: restricts the output, for example a `Grammar`.
             priority: larger goes first, and is preempted last.
 
         Raises:
@@ -180,6 +186,7 @@ class AsyncEngine:
                 speculation=speculation,
                 reference=reference,
                 salt=salt,
+                mask=mask,
                 priority=priority,
                 arrived=arrived,
             )
@@ -223,11 +230,12 @@ class AsyncEngine:
             self.failure = error
         finally:
             self._close()
-            self.on_end()
+            self.ended_at = time.monotonic()
 
     def _turn(self) -> bool:
         """Obey what was queued, then do one step; False when it is time to end."""
         self._obey()
+        self._load = self._measure_load()
         if self._drain_until is not None and (not self.engine.has_work or time.monotonic() >= self._drain_until):
             return False
         if self.engine.has_work:
@@ -262,7 +270,11 @@ class AsyncEngine:
     def _count(self, report: StepReport) -> None:
         stream = self._streams.get(report.request_id)
         if stream is not None:
-            stream.stats.add(report)
+            stream.stats.add(report, self._plain_step_seconds(report))
+
+    def _plain_step_seconds(self, report: StepReport) -> float | None:
+        cost = self.engine.cost
+        return cost.verify_seconds(report.batch_size, batch=report.batch_size) if cost.verify else None
 
     def _time(self, timeline: RequestTimeline) -> None:
         stream = self._streams.get(timeline.request_id)
