@@ -79,7 +79,7 @@ def observed() -> PrometheusMetrics:
     metrics.set_load(running=2, waiting=5, kv_used=30, kv_total=64)
     metrics.set_limits(max_batch=8, step_tokens=256)
     metrics.set_weights("target", 1000)
-    metrics.set_build(version="1.2", model="tiny")
+    metrics.set_build(version="1.2", model="tiny", dtype="float32", device="cpu")
     return metrics
 
 
@@ -211,7 +211,7 @@ class TestState:
     def test_what_runs_is_told(self) -> None:
         families = text_string_to_metric_families(observed().render().decode())
         build = next(family for family in families if family.name == "gamaneh_build_info")
-        assert build.samples[0].labels == {"version": "1.2", "model": "tiny"}
+        assert build.samples[0].labels == {"version": "1.2", "model": "tiny", "dtype": "float32", "device": "cpu"}
 
 
 class TestNames:

@@ -169,7 +169,7 @@ def test_an_engine_makes_one_span_per_request(tracing: SpanTracing, exported: In
     )
     tracing.attach(engine)
     for name in "ab":
-        engine.add([1, 2, 3], PARAMS, request_id=name)
+        engine.add([1, 2, 3], SamplingParams(max_tokens=12, ignore_eos=True), request_id=name)
     while engine.has_work:
         engine.step()
     found = {span.attributes["gen_ai.response.id"]: span for span in exported.get_finished_spans() if span.attributes}

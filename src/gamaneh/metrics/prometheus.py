@@ -82,9 +82,9 @@ class PrometheusMetrics:
         """Say how many bytes the weights and caches of the target or of a proposer take."""
         self._state.model_bytes.labels(model).set(size)
 
-    def set_build(self, **facts: str) -> None:
-        """Say what is running: version, model, dtype, device."""
-        self._state.build.info(facts)
+    def set_build(self, *, version: str, model: str, dtype: str, device: str) -> None:
+        """Say what is running."""
+        self._state.build.info({"version": version, "model": model, "dtype": dtype, "device": device})
 
     def render(self) -> bytes:
         """All series in Prometheus' text format."""
