@@ -60,7 +60,7 @@ class PrometheusMetrics:
 
     def observe_failure(self, proposer: str, kind: str) -> None:
         """Count a proposer's failure; `kind` is one of a few words, never a message."""
-        self._speculation.failures.labels(proposer, kind).inc()
+        self._speculation.failures(proposer, kind).inc()
 
     def observe_response(self, route: str, status: int) -> None:
         """Count an HTTP response; `route` is the pattern of the path, never the path itself."""

@@ -6,6 +6,9 @@ text of a request and no request id becomes a label.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import cache
+
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Info, ProcessCollector
 
 from gamaneh.core import BatchReport, Origin, StepReport
@@ -24,48 +27,42 @@ LENGTHS = (0, 1, 2, 3, 4, 5, 6, 8, 10, 12, 15, 20, 32, 64, 128)
 COUNTS = tuple(float(2**power) for power in range(18))
 
 
+def _labelled(counter: Counter) -> Callable[..., Counter]:
+    """The series with given label values, looked up once each: finding one takes longer than counting."""
+    return cache(counter.labels)
+
+
 class SpeculationSeries:
     """What was drafted, what became of it, and why a request drafted or did not."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         def counter(name: str, text: str, *labels: str) -> Counter:
-            return Counter(f"gamaneh_{name}", text, labels, registry=registry)
+            return Counter(f"gamaneh_{name}_total", text, labels, registry=registry)
 
-        self.num_drafts = counter("spec_decode_num_drafts_total", "Drafts that were verified.")
-        self.num_draft_tokens = counter("spec_decode_num_draft_tokens_total", "Candidates that were verified.")
-        self.num_accepted_tokens = counter("spec_decode_num_accepted_tokens_total", "Candidates that were kept.")
-        self.num_accepted_at = counter(
-            "spec_decode_num_accepted_tokens_per_pos_total",
-            "Drafts whose candidates up to this position were all kept; the first position is 0.",
-            "position",
-        )
-        self.num_offered_at = counter(
-            "spec_decode_num_draft_tokens_per_pos_total",
-            "Drafts with a candidate at this position; the first position is 0.",
-            "position",
-        )
-        self.drafted = counter("draft_tokens_total", "Candidates that were verified.", "proposer")
-        self.accepted = counter("accepted_tokens_total", "Candidates that were kept.", "proposer")
-        self.emitted = counter(
-            "round_tokens_total", "Tokens emitted in rounds that this proposer was asked in; none is plain.", "proposer"
-        )
-        self.decisions = counter(
-            "decisions_total", "Rounds by what drafted (none is plain) and why.", "proposer", "reason"
-        )
-        self.failures = counter("proposer_failures_total", "Failures of a proposer.", "proposer", "kind")
-        self.draft_length = Histogram(
-            "gamaneh_draft_length_tokens",
-            "Candidates on the longest path of a draft; plain rounds have none.",
-            buckets=LENGTHS,
-            registry=registry,
-        )
-        self.accepted_length = Histogram(
-            "gamaneh_accepted_length_tokens", "Candidates kept of a draft.", buckets=LENGTHS, registry=registry
-        )
+        def length(name: str, text: str) -> Histogram:
+            return Histogram(f"gamaneh_{name}_length_tokens", text, buckets=LENGTHS, registry=registry)
+
+        verified, kept = "Candidates that were verified.", "Candidates that were kept."
+        kept_at = "Drafts whose candidates up to this position were all kept; the first position is 0."
+        verified_at = "Drafts with a candidate at this position; the first position is 0."
+        asked = "Tokens emitted in rounds that this proposer was asked in; none is plain."
+
+        self.num_drafts = counter("spec_decode_num_drafts", "Drafts that were verified.")
+        self.num_draft_tokens = counter("spec_decode_num_draft_tokens", verified)
+        self.num_accepted_tokens = counter("spec_decode_num_accepted_tokens", kept)
+        self.num_accepted_at = _labelled(counter("spec_decode_num_accepted_tokens_per_pos", kept_at, "position"))
+        self.num_offered_at = _labelled(counter("spec_decode_num_draft_tokens_per_pos", verified_at, "position"))
+        self.drafted = _labelled(counter("draft_tokens", verified, "proposer"))
+        self.accepted = _labelled(counter("accepted_tokens", kept, "proposer"))
+        self.emitted = _labelled(counter("round_tokens", asked, "proposer"))
+        self.decisions = _labelled(counter("decisions", "Rounds by what drafted and why.", "proposer", "reason"))
+        self.failures = _labelled(counter("proposer_failures", "Failures of a proposer.", "proposer", "kind"))
+        self.draft_length = length("draft", "Candidates on the longest path of a draft; plain rounds have none.")
+        self.accepted_length = length("accepted", "Candidates kept of a draft.")
 
     def add(self, report: StepReport) -> None:
-        self.emitted.labels(report.proposer).inc(report.emitted)
-        self.decisions.labels(report.proposer, report.reason_code).inc()
+        self.emitted(report.proposer).inc(report.emitted)
+        self.decisions(report.proposer, report.reason_code).inc()
         self.draft_length.observe(report.depth)
         if report.drafted > 0:
             self._add_draft(report)
@@ -74,13 +71,13 @@ class SpeculationSeries:
         self.num_drafts.inc()
         self.num_draft_tokens.inc(report.drafted)
         self.num_accepted_tokens.inc(report.accepted)
-        self.drafted.labels(report.proposer).inc(report.drafted)
-        self.accepted.labels(report.proposer).inc(report.accepted)
+        self.drafted(report.proposer).inc(report.drafted)
+        self.accepted(report.proposer).inc(report.accepted)
         self.accepted_length.observe(report.accepted)
         for position in range(report.depth):
-            self.num_offered_at.labels(position).inc()
+            self.num_offered_at(position).inc()
         for position in range(report.accepted):
-            self.num_accepted_at.labels(position).inc()
+            self.num_accepted_at(position).inc()
 
 
 class StepSeries:
