@@ -1,0 +1,103 @@
+/** One answer as it grows: its tokens, its rounds, and the figures that follow from them. */
+
+const WINDOW = 8; // rounds over which the speed of one round is smoothed
+
+/** Sum of a list. */
+const sum = (values) => values.reduce((total, value) => total + value, 0);
+
+export class Answer {
+  constructor() {
+    this.text = "";
+    this.tokens = [];
+    this.rounds = [];
+    this.finish = null;
+    this.started = performance.now();
+    this.first = this.last = null; // times of the first and last delivery
+    this.inFirst = 0; // tokens in the first delivery
+    this.open = []; // tokens of the round that has not ended yet
+  }
+
+  /** Take in one event of the stream. Text and its tokens need not come in the same one. */
+  add({ text, tokens, finish }, now = performance.now()) {
+    this.text += text;
+    this.finish = finish ?? this.finish;
+    if (tokens.length) this.#time(tokens.length, now);
+    for (const token of tokens) this.#take(token, now);
+  }
+
+  #time(count, now) {
+    if (this.first === null) {
+      this.first = now;
+      this.inFirst = count;
+    }
+    this.last = now;
+  }
+
+  /** Accepted tokens are followed by one token that is not, which ends the round. */
+  #take(token, now) {
+    this.tokens.push(token);
+    this.open.push(token);
+    if (token.origin !== "accepted") this.#endRound(now);
+  }
+
+  #endRound(now) {
+    const accepted = this.open.length - 1;
+    const drafted = accepted + sum(this.open.map((token) => token.refused.length));
+    this.rounds.push({ accepted, drafted, emitted: this.open.length, at: now });
+    this.open = [];
+  }
+
+  get accepted() {
+    return this.tokens.filter((token) => token.origin === "accepted").length;
+  }
+
+  get drafted() {
+    return this.accepted + sum(this.tokens.map((token) => token.refused.length));
+  }
+
+  /** accepted / drafted; null without drafts. */
+  get acceptance() {
+    return this.drafted ? this.accepted / this.drafted : null;
+  }
+
+  get perRound() {
+    return this.rounds.length ? this.tokens.length / this.rounds.length : null;
+  }
+
+  get secondsToFirst() {
+    return this.first === null ? null : (this.first - this.started) / 1000;
+  }
+
+  /** Tokens after the first delivery, divided by the seconds since it. */
+  get rate() {
+    const seconds = (this.last - this.first) / 1000;
+    return seconds > 0 ? (this.tokens.length - this.inFirst) / seconds : null;
+  }
+
+  /** Acceptance of each round; null where nothing was drafted. */
+  get acceptances() {
+    return this.rounds.map(({ accepted, drafted }) => (drafted ? accepted / drafted : null));
+  }
+
+  get draftLengths() {
+    return this.rounds.map(({ drafted }) => drafted);
+  }
+
+  /** Tokens per second up to each round, over the rounds shortly before it. */
+  get rates() {
+    return this.rounds.map(({ at }, index) => {
+      const from = Math.max(0, index - WINDOW);
+      const seconds = (at - this.rounds[from].at) / 1000;
+      const tokens = sum(this.rounds.slice(from + 1, index + 1).map(({ emitted }) => emitted));
+      return seconds > 0 ? tokens / seconds : null;
+    });
+  }
+}
+
+/** Index of the first character in which two texts differ; -1 when they are the same. */
+export function parting(one, other) {
+  const [left, right] = [[...one], [...other]];
+  const longest = Math.max(left.length, right.length);
+  for (let index = 0; index < longest; index++) if (left[index] !== right[index]) return index;
+  return -1;
+}

@@ -1,0 +1,67 @@
+/** One answer on the page: its tokens and its figures, live. */
+
+import { complete } from "./api.js";
+import { Answer } from "./answer.js";
+import { explain } from "./state.js";
+import { number, percent, say } from "./text.js";
+import { TokenView, make } from "./tokens.js";
+
+const FIGURES = {
+  figureTokens: (answer) => number(answer.tokens.length),
+  figureSpeed: (answer) => number(answer.rate, 1),
+  figureFirst: (answer) => say("seconds", { value: number(answer.secondsToFirst, 2) }),
+  figureAcceptance: (answer) => percent(answer.acceptance),
+  figurePerRound: (answer) => number(answer.perRound, 2),
+};
+
+export class Lane {
+  /** `title` names a text. `onChange` is called whenever the answer has grown. */
+  constructor(title, popover, onChange) {
+    this.answer = new Answer();
+    this.onChange = onChange;
+    this.values = {};
+    this.output = make("div", { className: "answer", tabIndex: -1 });
+    Object.assign(this.output.dataset, { emptyText: "answerEmpty", label: "answerTokens" });
+    this.output.setAttribute("role", "group");
+    this.view = new TokenView(this.output, popover);
+    this.why = make("details", { hidden: true });
+    this.element = make("div", { className: "lane" }, heading(title), this.output, this.#figures(), this.why);
+    this.show();
+  }
+
+  #figures() {
+    const list = make("dl", { className: "figures" });
+    for (const name of Object.keys(FIGURES)) {
+      this.values[name] = make("dd");
+      list.append(make("div", {}, heading(name, "dt"), this.values[name]));
+    }
+    return list;
+  }
+
+  /** Ask, and show what comes until it has ended. */
+  async run(request, signal) {
+    this.answer = new Answer();
+    for await (const part of complete(request, signal)) {
+      this.answer.add(part);
+      this.view.add(part.tokens);
+      if (part.speculation) this.#explain(part.speculation);
+      this.show();
+      this.onChange();
+    }
+  }
+
+  show() {
+    for (const [name, figure] of Object.entries(FIGURES)) this.values[name].textContent = figure(this.answer);
+  }
+
+  #explain(speculation) {
+    this.why.replaceChildren(heading("why", "summary"), explain(speculation));
+    this.why.hidden = false;
+  }
+}
+
+function heading(name, element = "h3") {
+  const result = make(element, { textContent: say(name) });
+  result.dataset.text = name;
+  return result;
+}

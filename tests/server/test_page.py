@@ -1,0 +1,477 @@
+"""The playground page in a real browser, over a real HTTP server."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import shutil
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import httpx
+import pytest
+import uvicorn
+from selenium import webdriver
+from selenium.webdriver.chrome.service import Service as Driver
+from selenium.webdriver.common.by import By
+from selenium.webdriver.common.keys import Keys
+from selenium.webdriver.remote.webelement import WebElement
+from selenium.webdriver.support.ui import Select, WebDriverWait
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse
+from starlette.routing import Mount, Route
+from torch import Tensor
+
+from gamaneh.engine.async_engine import AsyncEngine
+from gamaneh.options import SpeculationOptions
+from gamaneh.server import page as playground
+from gamaneh.server.app import build_app
+from gamaneh.server.auth import Client, KeyRing
+from gamaneh.server.service import Service
+from gamaneh.testing import EOS_ID, ByteTokenizer, ScriptedProposer, ScriptedRunner, fixed_output, scripted_engine
+
+CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
+
+pytestmark = pytest.mark.skipif(
+    not (CHROMIUM and DRIVER) and "GAMANEH_REQUIRE_BROWSER" not in os.environ,
+    reason="chromium and chromedriver are not installed, and GAMANEH_REQUIRE_BROWSER is not set",
+)
+
+FLAGS = (
+    "--headless=new",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-dev-shm-usage",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--lang=en-US",
+    "--window-size=1280,900",
+)
+
+VOCAB = 300
+PROMPT = [1, 2, 3]
+TEXT = "The quick گمانه jumps\nover the lazy dog."
+KEY = "let-me-in"
+
+
+class ChatTokenizer(ByteTokenizer):
+    """Every conversation becomes the same prompt."""
+
+    def chat(self, messages: Sequence[Mapping[str, Any]], tools: object = None) -> list[int]:
+        return PROMPT
+
+
+class Voice:
+    """A script that answers with the next of its texts, beginning again at the end."""
+
+    def __init__(self, *texts: str) -> None:
+        self.texts, self.begun = texts, 0
+
+    def __call__(self, history: Sequence[int]) -> Tensor:
+        self.begun += len(history) == len(PROMPT)
+        text = self.texts[(self.begun - 1) % len(self.texts)]
+        return fixed_output([*text.encode(), EOS_ID], VOCAB, len(PROMPT))(history)
+
+
+class Playground:
+    """A server over a scripted model, which speaks with the voice that it is given."""
+
+    def __init__(self) -> None:
+        self.voice = Voice(TEXT)
+        script = Voice(TEXT)
+        proposer = ScriptedProposer(script, VOCAB, accuracy=0.6)
+        speculation = SpeculationOptions(proposer="scripted", draft_length=4)
+        runner = ScriptedRunner(lambda history: self.voice(history), VOCAB)
+        engine = scripted_engine(runner, ChatTokenizer(), proposer=proposer, speculation=speculation)
+        self.service = Service(AsyncEngine(engine), ChatTokenizer(), "scripted-model")
+        self.state: dict[str, Any] = {"proposers": {"scripted": {"reason": "drafting is 1.8 times as fast"}}}
+        self.address = ""
+
+    def app(self) -> Starlette:
+        state = Route("/v1/speculation", self.speculation)
+        return Starlette(routes=[*playground.routes(), state, Mount("/", build_app(self.service))])
+
+    async def speculation(self, request: Request) -> JSONResponse:
+        return JSONResponse(self.state)
+
+    def reset(self) -> None:
+        self.voice, self.service.keys = Voice(TEXT), KeyRing()
+
+
+class Page:
+    """The page in the browser, in the words of these tests."""
+
+    def __init__(self, driver: webdriver.Chrome, address: str) -> None:
+        self.driver, self.address = driver, address
+
+    def open(self, language: str | None = "en", width: int = 1280) -> None:
+        self.driver.execute_cdp_cmd(
+            "Emulation.setDeviceMetricsOverride",
+            {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width < 500},
+        )
+        self.driver.get(self.address)
+        script = "localStorage.clear(); sessionStorage.clear();"
+        self.driver.execute_script(script + (f"localStorage['gamaneh-language'] = '{language}'" if language else ""))
+        self.driver.get(self.address)
+        self.until(lambda: self.find("#model").text != "…")
+
+    def until(self, condition: Any) -> Any:
+        return WebDriverWait(self.driver, 20, poll_frequency=0.02).until(lambda _: condition())
+
+    def find(self, selector: str) -> WebElement:
+        return self.driver.find_element(By.CSS_SELECTOR, selector)
+
+    def all(self, selector: str) -> list[WebElement]:
+        return self.driver.find_elements(By.CSS_SELECTOR, selector)
+
+    def script(self, code: str) -> Any:
+        return self.driver.execute_script(f"return {code}")
+
+    def start(self, button: str = "#run", prompt: str = "Say it.") -> None:
+        self.fill("#prompt", prompt)
+        self.find(button).click()
+
+    def run(self, button: str = "#run") -> None:
+        """Start, and wait until everything has ended."""
+        self.start(button)
+        self.until(lambda: self.find("#run").is_enabled() and not self.find("#stop").is_displayed())
+
+    def reach_token(self, place: int) -> None:
+        """Go there by keyboard alone: into the results, on to the first token, along the answer."""
+        self.driver.execute_script("document.querySelector('#results').focus()")
+        for key in (Keys.TAB, *[Keys.ARROW_RIGHT] * place):
+            self.driver.switch_to.active_element.send_keys(key)
+
+    def fill(self, selector: str, text: str) -> None:
+        self.find(selector).clear()
+        self.find(selector).send_keys(text)
+
+    def module(self, name: str, expression: str) -> Any:
+        """What an expression over one of the page's own modules says."""
+        load = f"import('/page/{name}').then((module) => arguments[0]({expression}))"
+        return self.driver.execute_async_script(load)
+
+    def origins(self, lane: int) -> set[str]:
+        return set(
+            self.script(f"[...document.querySelectorAll('.answer')[{lane}].children].map((e) => e.dataset.origin)")
+        )
+
+    def answer(self, lane: int = 0) -> str:
+        return self.script(f"document.querySelectorAll('.answer')[{lane}].textContent")
+
+
+@pytest.fixture(scope="module")
+def served() -> Iterator[Playground]:
+    served = Playground()
+    server = uvicorn.Server(uvicorn.Config(served.app(), port=0, log_level="error"))
+    thread = threading.Thread(target=server.run, daemon=True)
+    served.service.engine.start()
+    thread.start()
+    while not server.started:
+        thread.join(0.01)
+        assert thread.is_alive()
+    served.address = f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}/"
+    yield served
+    server.should_exit = True
+    thread.join()
+    served.service.engine.stop()
+
+
+@pytest.fixture(scope="module")
+def driver(tmp_path_factory: pytest.TempPathFactory) -> Iterator[webdriver.Chrome]:
+    options = webdriver.ChromeOptions()
+    options.binary_location = CHROMIUM or "chromium"
+    for flag in (*FLAGS, f"--user-data-dir={tmp_path_factory.mktemp('chromium')}"):
+        options.add_argument(flag)
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
+    driver = webdriver.Chrome(options, Driver(DRIVER))
+    yield driver
+    driver.quit()
+
+
+@pytest.fixture
+def page(driver: webdriver.Chrome, served: Playground) -> Page:
+    served.reset()
+    page = Page(driver, served.address)
+    page.open()
+    return page
+
+
+@contextmanager
+def crowded(service: Service) -> Iterator[None]:
+    """All of the server's room is taken."""
+    ticket = service.gate.enter(Client(), service.gate.capacity)
+    yield
+    ticket.release()
+
+
+def hashed_key() -> KeyRing:
+    return KeyRing([f"tester={hashlib.sha256(KEY.encode()).hexdigest()}"])
+
+
+def logged(driver: webdriver.Chrome) -> list[str]:
+    return [entry["message"] for entry in driver.get_log("browser")]
+
+
+def requested(driver: webdriver.Chrome) -> list[str]:
+    """Addresses that were asked for since the last call."""
+    messages = [json.loads(entry["message"])["message"] for entry in driver.get_log("performance")]
+    return [each["params"]["request"]["url"] for each in messages if each["method"] == "Network.requestWillBeSent"]
+
+
+def told(address: str) -> list[dict[str, Any]]:
+    """The tokens of the same answer, as the API tells them."""
+    body = {"messages": [{"role": "user", "content": "Say it."}], "temperature": 0, "speculation": {"tokens": True}}
+    tokens = httpx.post(f"{address}v1/chat/completions", json=body).json()["gamaneh"]["tokens"]
+    assert {"accepted", "correction", "bonus", "plain"} == {token["origin"] for token in tokens}
+    return tokens
+
+
+def shown_tokens(address: str) -> list[dict[str, Any]]:
+    """Those that are on the page by themselves: parts of a character belong to the token that completes it."""
+    return [each for each in told(address) if each["text"]]
+
+
+def placeholders(text: str) -> set[str]:
+    return set(re.findall(r"\{\w+\}", text))
+
+
+CONTRASTS = """(() => {
+  const channels = (colour) => colour.match(/[\\d.]+/g).map(Number);
+  const linear = (value) => (value / 255 <= 0.04045 ? value / 255 / 12.92 : ((value / 255 + 0.055) / 1.055) ** 2.4);
+  const luminance = ([r, g, b]) => 0.2126 * linear(r) + 0.7152 * linear(g) + 0.0722 * linear(b);
+  const ground = (element) => {
+    const colour = channels(getComputedStyle(element).backgroundColor);
+    return colour[3] === 0 && element.parentElement ? ground(element.parentElement) : colour;
+  };
+  const ratio = (element) => {
+    const pair = [channels(getComputedStyle(element).color), ground(element)].map(luminance).sort((a, b) => b - a);
+    return (pair[0] + 0.05) / (pair[1] + 0.05);
+  };
+  const speaks = (element) => [...element.childNodes].some((node) => node.nodeType === 3 && node.data.trim());
+  return [...document.body.querySelectorAll('*')]
+    .filter((element) => element.checkVisibility() && speaks(element) && !element.closest(':disabled, svg'))
+    .filter((element) => ratio(element) < 4.5)
+    .map((element) => `${element.outerHTML.slice(0, 80)} ${ratio(element).toFixed(2)}`);
+})()"""
+"""Elements whose text has a contrast below 4.5 (WCAG 2.2, 1.4.3) with what is behind it."""
+
+
+def test_stream_appears_whole(page: Page) -> None:
+    page.run()
+    assert page.answer() == TEXT
+
+
+def test_tokens_carry_the_origins_that_the_server_told(page: Page) -> None:
+    page.run()
+    shown = [
+        (each.get_attribute("textContent"), each.get_attribute("data-origin")) for each in page.all(".answer .token")
+    ]
+    assert shown == [(each["text"], each["origin"]) for each in told(page.address) if each["text"]]
+
+
+def test_origins_differ_in_their_underlines_too(page: Page) -> None:
+    page.run()
+    styles = {
+        each.get_attribute("data-origin"): f"{each.value_of_css_property('text-decoration-line')} "
+        f"{each.value_of_css_property('text-decoration-style')}"
+        for each in page.all(".answer .token")
+    }
+    assert len(set(styles.values())) == 4
+
+
+def test_one_tab_stop_leads_into_the_answer(page: Page) -> None:
+    page.run()
+    assert len(page.all(".answer [tabindex='0']")) == 1
+
+
+def test_keyboard_opens_details_with_probability_and_refused_candidates(page: Page) -> None:
+    page.run()
+    at = next(place for place, each in enumerate(shown_tokens(page.address)) if each["refused"])
+    page.reach_token(at)
+    words = page.find("#popover").text
+    assert "correction" in words
+    assert "100%" in words
+    assert len(page.all("#popover .refused")) == len(shown_tokens(page.address)[at]["refused"])
+    assert page.driver.switch_to.active_element.get_attribute("aria-describedby") == "popover"
+
+
+def test_escape_closes_details(page: Page) -> None:
+    page.run()
+    page.reach_token(1)
+    page.driver.switch_to.active_element.send_keys(Keys.ESCAPE)
+    assert not page.find("#popover").is_displayed()
+
+
+def test_character_of_several_tokens_shows_them_all(page: Page) -> None:
+    page.run()
+    page.reach_token([each["text"] for each in shown_tokens(page.address)].index("گ"))
+    assert len(page.all("#popover dl")) == len("گ".encode())
+
+
+def test_details_stay_inside_a_narrow_window(page: Page) -> None:
+    page.open(width=360)
+    page.run()
+    page.reach_token(18)
+    box = page.script("document.querySelector('#popover').getBoundingClientRect().toJSON()")
+    assert box["left"] >= 0
+    assert box["right"] <= 360
+
+
+def test_race_says_same_text(page: Page) -> None:
+    page.run("#race")
+    assert page.find("#verdict").text.startswith("Same text: yes.")
+    assert [page.answer(0), page.answer(1)] == [TEXT, TEXT]
+
+
+@pytest.mark.parametrize("order", ["turns", "together"])
+def test_race_compares_plain_with_speculative(page: Page, order: str) -> None:
+    Select(page.find("#order")).select_by_value(order)
+    page.run("#race")
+    plain, speculative = (page.origins(lane) for lane in (0, 1))
+    assert plain == {"plain"}
+    assert speculative >= {"accepted", "correction"}
+
+
+def test_race_says_where_texts_part(page: Page, served: Playground) -> None:
+    served.voice = Voice(TEXT, TEXT.replace("quick", "quiet"))
+    page.run("#race")
+    assert page.find("#verdict").text.startswith("Same text: no. They part at character 8.")
+
+
+def test_charts_say_their_figures_in_words(page: Page) -> None:
+    page.run()
+    labels = [chart.get_attribute("aria-label") for chart in page.all("#charts svg")]
+    rounds = sum(each["origin"] != "accepted" for each in told(page.address))
+    assert [label.partition(" over ")[0] for label in labels] == ["Acceptance", "Draft length", "Tokens/s"]
+    assert all(f" over {rounds} rounds: last " in label for label in labels)
+
+
+def test_state_of_the_server_is_shown_with_its_reasons(page: Page) -> None:
+    assert "drafting is 1.8 times as fast" in page.find("#state").text
+
+
+def test_proposers_of_the_server_can_be_chosen(page: Page) -> None:
+    assert "scripted" in [option.get_attribute("value") for option in Select(page.find("#proposer")).options]
+
+
+def test_language_switch_turns_the_page(page: Page) -> None:
+    page.find("#language").click()
+    assert page.script("document.documentElement.dir") == "rtl"
+    assert page.script("document.documentElement.lang") == "fa"
+    assert page.find("#run").text == "پاسخ بده"
+
+
+def test_language_is_remembered(page: Page) -> None:
+    page.find("#language").click()
+    page.driver.refresh()
+    page.until(lambda: page.script("document.documentElement.dir") == "rtl")
+
+
+def test_both_languages_have_the_same_texts(page: Page) -> None:
+    texts = page.module("text.js", "Object.values(module.TEXTS).map((texts) => Object.entries(texts))")
+    english, persian = (dict(each) for each in texts)
+    assert [*english] == [*persian]
+    assert all(placeholders(english[name]) == placeholders(persian[name]) for name in english)
+
+
+def test_page_uses_only_texts_that_exist(page: Page) -> None:
+    names = page.module("text.js", "Object.keys(module.TEXTS.en)")
+    used = page.script("[...document.querySelectorAll('[data-text]')].map((element) => element.dataset.text)")
+    assert set(used) <= set(names)
+
+
+@pytest.mark.parametrize("language", ["en", "fa"])
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_text_stands_out_from_its_ground(page: Page, language: str, scheme: str) -> None:
+    page.open(language)
+    features = [{"name": "prefers-color-scheme", "value": scheme}]
+    page.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": features})
+    page.run("#race")
+    assert page.script(CONTRASTS) == []
+
+
+@pytest.mark.parametrize("language", ["en", "fa"])
+def test_nothing_overflows_on_a_phone(page: Page, language: str) -> None:
+    page.open(language, width=360)
+    page.find("#settings summary").click()
+    page.run("#race")
+    assert page.script("document.documentElement.scrollWidth") == 360
+
+
+def test_every_field_has_a_name(page: Page) -> None:
+    fields = page.all("input, select, textarea, button, summary")
+    assert [
+        field.get_attribute("outerHTML") for field in fields if field.is_displayed() and not field.accessible_name
+    ] == []
+
+
+def test_end_is_announced_politely(page: Page) -> None:
+    page.run()
+    status = page.find("#status")
+    assert status.get_attribute("aria-live") == "polite"
+    assert status.get_attribute("textContent").startswith(f"Finished: {len(TEXT.encode())} tokens")
+
+
+def test_key_is_asked_for_and_used(page: Page, served: Playground) -> None:
+    served.service.keys = hashed_key()
+    page.start()
+    page.until(lambda: page.find("#key").is_displayed())
+    assert "wants an API key" in page.find("#problem").text
+    page.find("#key").send_keys(KEY)
+    page.run()
+    assert page.answer() == TEXT
+    assert KEY not in page.script("JSON.stringify(localStorage)")
+
+
+def test_busy_server_is_told_in_words(page: Page, served: Playground) -> None:
+    with crowded(served.service):
+        page.run()
+    assert (
+        page.find("#problem").text == f"The server is busy. Try again in {served.service.gate.retry_after()} seconds."
+    )
+
+
+def test_refusal_repeats_the_words_of_the_server(page: Page) -> None:
+    page.find("input[value='fixed']").click()
+    page.fill("#draft-length", "99")
+    page.run()
+    assert "speculation.draft_length must be at most 15" in page.find("#problem").text
+
+
+def test_problem_goes_away_with_the_next_run(page: Page, served: Playground) -> None:
+    with crowded(served.service):
+        page.run()
+    page.run()
+    assert not page.find("#problem").is_displayed()
+
+
+def test_page_works_without_errors_and_stays_at_home(page: Page) -> None:
+    logged(page.driver), requested(page.driver)
+    page.open()
+    page.run()
+    page.run("#race")
+    page.find("#language").click()
+    assert logged(page.driver) == []
+    addresses = requested(page.driver)
+    assert f"{page.address}page/app.js" in addresses
+    assert [address for address in addresses if not address.startswith(page.address)] == []
+
+
+def test_policy_blocks_other_servers(page: Page) -> None:
+    page.driver.execute_script("fetch('http://127.0.0.1:9/').catch(() => {})")
+    page.until(lambda: any("Content Security Policy" in message for message in logged(page.driver)))
+
+
+def test_files_carry_the_policy_and_are_not_sent_twice(served: Playground) -> None:
+    first = httpx.get(f"{served.address}page/style.css")
+    again = httpx.get(f"{served.address}page/style.css", headers={"If-None-Match": first.headers["ETag"]})
+    assert "default-src 'none'" in first.headers["Content-Security-Policy"]
+    assert (first.status_code, again.status_code, again.content) == (200, 304, b"")
