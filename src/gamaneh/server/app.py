@@ -1,0 +1,100 @@
+"""The routes, put together."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route as HttpRoute
+
+from gamaneh.server.errors import ApiError, answer_api_error, answer_bug, answer_http_error
+from gamaneh.server.exchange import exchange
+from gamaneh.server.page import routes as page_routes
+from gamaneh.server.service import Route, Service
+
+
+def build_app(service: Service) -> Starlette:
+    """The application that serves `service`, whose engine somebody else starts and stops."""
+    routes = _Routes(service)
+    preparation = service.preparation
+    chat = Route("/v1/chat/completions", "chatcmpl", preparation.chat, {"prompt": "messages", **_NAMES})
+    completion = Route("/v1/completions", "cmpl", preparation.completion, _NAMES)
+    return Starlette(
+        routes=[
+            HttpRoute(chat.path, routes.answering(chat), methods=["POST"]),
+            HttpRoute(completion.path, routes.answering(completion), methods=["POST"]),
+            HttpRoute("/v1/models", routes.models),
+            HttpRoute("/v1/models/{model:path}", routes.model),
+            HttpRoute("/health", routes.health),
+            HttpRoute("/ready", routes.ready),
+            *page_routes(),
+        ],
+        exception_handlers={
+            ApiError: answer_api_error,
+            HTTPException: answer_http_error,
+            Exception: answer_bug,
+        },
+    )
+
+
+_NAMES = {"proposer": "speculation.proposer", "reference": "prediction"}
+"""What the engine calls a field -> what requests call it."""
+
+
+class _Routes:
+    """The endpoints."""
+
+    def __init__(self, service: Service) -> None:
+        self.service = service
+        self.created = int(time.time())
+
+    def answering(self, route: Route) -> Any:
+        async def endpoint(request: Request) -> Response:
+            return await exchange(self.service, route, request)
+
+        return endpoint
+
+    async def models(self, request: Request) -> Response:
+        self._identify(request)
+        return JSONResponse({"object": "list", "data": [self._model()]})
+
+    async def model(self, request: Request) -> Response:
+        self._identify(request)
+        name = request.path_params["model"]
+        if name != self.service.model:
+            message = f"model must be {self.service.model}, got {name!r}"
+            raise ApiError(404, message, param="model", code="model_not_found")
+        return JSONResponse(self._model())
+
+    async def health(self, request: Request) -> Response:
+        """Whether the engine lives; asking costs it nothing."""
+        engine = self.service.engine
+        failure = None if engine.failure is None else f"{type(engine.failure).__name__}: {engine.failure}"
+        healthy = self.service.healthy
+        body = {"status": "ok" if healthy else "unhealthy", "failure": failure}
+        return JSONResponse(body, 200 if healthy else 503)
+
+    async def ready(self, request: Request) -> Response:
+        """Whether new requests are taken."""
+        ready = self.service.healthy and not self.service.draining
+        load = self.service.engine.load()
+        body = {"status": "ready" if ready else "not ready", "running": load.running, "waiting": load.waiting}
+        return JSONResponse(body, 200 if ready else 503)
+
+    def _identify(self, request: Request) -> None:
+        self.service.keys.identify(request.headers.get("authorization"))
+
+    def _model(self) -> dict[str, Any]:
+        engine = self.service.engine.engine
+        return {
+            "id": self.service.model,
+            "object": "model",
+            "created": self.created,
+            "owned_by": "gamaneh",
+            "max_model_len": engine.max_context,
+            "proposers": list(engine.proposers),
+        }

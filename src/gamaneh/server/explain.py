@@ -1,0 +1,117 @@
+"""What speculation did for one request, for whoever asks in the field `speculation`."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from gamaneh.core import Origin, StepOutput
+from gamaneh.engine.async_engine import RequestStream
+from gamaneh.engine.detokenizer import Detokenizer
+from gamaneh.engine.request_stats import RequestStats, accepted_histogram
+from gamaneh.metrics.collector import SpeculationStats
+from gamaneh.options import SpeculationOptions
+from gamaneh.sampling.rules import RULES
+from gamaneh.server.events import Event, Job
+from gamaneh.server.tokens import SupportsTokens, finite, shown
+from gamaneh.server.usage import by_origin, total
+
+
+def speculation_metrics(streams: Sequence[RequestStream], origins: Counter[Origin]) -> dict[str, Any]:
+    """The object `gamaneh.speculation` of a response: sums over its answers, which must have ended.
+
+    Seconds of draft and verify are shares of what the batch took, so that sums are wall time.
+    """
+    stats = [stream.stats for stream in streams]
+    rounds = [each for one in stats for each in one.by_proposer.values()]
+    rules = sorted({rule for one in stats for rule in one.rules})
+    return {
+        **_counts(rounds),
+        "accepted_histogram": accepted_histogram(rounds),
+        "tokens_by_origin": by_origin(origins),
+        "proposers": _by_proposer(stats),
+        "rules": rules,
+        "exact": all(RULES[rule](SpeculationOptions()).exact for rule in rules),
+        "seconds": _seconds(streams, rounds),
+        "estimated_speedup": _speedup(stats),
+        "reasons": _reasons(rounds),
+    }
+
+
+def _counts(rounds: Sequence[SpeculationStats]) -> dict[str, Any]:
+    names = ("rounds", "drafts", "drafted", "accepted", "emitted")
+    counts: dict[str, Any] = {name: sum(getattr(each, name) for each in rounds) for name in names}
+    counts["acceptance_rate"] = counts["accepted"] / counts["drafted"] if counts["drafted"] else None
+    counts["tokens_per_round"] = counts["emitted"] / counts["rounds"] if counts["rounds"] else None
+    return counts
+
+
+def _by_proposer(stats: Iterable[RequestStats]) -> dict[str, Any]:
+    rounds: dict[str, list[SpeculationStats]] = {}
+    for one in stats:
+        for name, each in one.by_proposer.items():
+            rounds.setdefault(name, []).append(each)
+    return {name: _counts(each) for name, each in rounds.items()}
+
+
+def _seconds(streams: Sequence[RequestStream], rounds: Iterable[SpeculationStats]) -> dict[str, float | None]:
+    timelines = [stream.timeline for stream in streams if stream.timeline is not None]
+    return {
+        "queued": total([timeline.queue_seconds for timeline in timelines]),
+        "prefill": total([timeline.prefill_seconds for timeline in timelines]),
+        "decode": total([timeline.decode_seconds for timeline in timelines]),
+        "draft": sum(each.draft_seconds for each in rounds),
+        "verify": sum(each.verify_seconds for each in rounds),
+    }
+
+
+def _speedup(stats: Sequence[RequestStats]) -> float | None:
+    plain = [one.plain_seconds for one in stats]
+    spent = sum(one.round_seconds for one in stats)
+    return None if None in plain or not spent else sum(filter(None, plain)) / spent
+
+
+def _reasons(rounds: Iterable[SpeculationStats]) -> list[dict[str, Any]]:
+    """Why rounds were as they were, the most frequent first."""
+    decisions: Counter[tuple[str, str]] = Counter()
+    for each in rounds:
+        decisions.update(each.decisions)
+    return [
+        {"proposer": proposer, "reason": reason, "rounds": count}
+        for (proposer, reason), count in decisions.most_common()
+    ]
+
+
+class TokenDetails:
+    """The object `gamaneh.tokens`: each emitted token of one answer, with what was refused in its place.
+
+    The texts of all tokens joined are the text of the output, up to where a stop text ends it: a token
+    that is a part of a character is empty, and the one that completes it holds all of it.
+    """
+
+    def __init__(self, job: Job, tokenizer: SupportsTokens) -> None:
+        self._tokenizer = tokenizer
+        self._detokenizer = Detokenizer(tokenizer, (), job.prompt)
+
+    def entries(self, event: Event) -> list[dict[str, Any]]:
+        """Of one event's tokens."""
+        output = event.output
+        texts = [self._detokenizer.feed([token]).text for token in output.tokens]
+        if texts and output.finish_reason is not None:
+            texts[-1] += self._detokenizer.flush()
+        refused = [*[()] * (len(texts) - 1), self._refused(output)]
+        return (
+            [
+                {"text": text, "origin": origin.value, "logprob": finite(entry.logprob), "refused": list(others)}
+                for text, origin, entry, others in zip(texts, output.origins, output.logprobs, refused, strict=True)
+            ]
+            if texts
+            else []
+        )
+
+    def _refused(self, output: StepOutput) -> Sequence[str]:
+        """Candidates go with the token that came in their place, which an end or a stop text may have cut off."""
+        if output.origins and output.origins[-1] in (Origin.CORRECTION, Origin.BONUS):
+            return [shown(self._tokenizer, token) for token in output.refused]
+        return ()

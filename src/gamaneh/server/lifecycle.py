@@ -1,0 +1,98 @@
+"""From start to end: the socket, the web server, the drain, and what happens when the engine fails."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+import time
+
+import uvicorn
+
+from gamaneh.errors import InvalidOption
+from gamaneh.server.app import build_app
+from gamaneh.server.logs import log
+from gamaneh.server.service import Service
+
+LAST_WORDS_SECONDS = 5.0
+"""How long responses may take to end after the drain, in which their answers have ended already."""
+
+KEEP_ALIVE_SECONDS = 65
+"""Longer than the usual minute of proxies, so that it is not this side that closes a connection in use."""
+
+
+def bind(host: str, port: int) -> socket.socket:
+    """A socket bound to an address, so that a port that is taken is found out before a model is loaded.
+
+    Raises:
+        InvalidOption: the address cannot be had.
+    """
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+    except socket.gaierror as error:
+        raise InvalidOption("host", f"must be an address of this machine ({error})", host) from error
+    bound = socket.socket(family, kind, protocol)
+    bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        bound.bind(address)
+    except OSError as error:
+        bound.close()
+        raise InvalidOption("port", f"must be free at {host} ({error.strerror})", port) from error
+    return bound
+
+
+class Server(uvicorn.Server):
+    """Serves until it is told to end, or until some seconds after its engine failed.
+
+    Args:
+        service: its engine is started and stopped here.
+    """
+
+    def __init__(self, service: Service) -> None:
+        self.service = service
+        options = service.options
+        config = uvicorn.Config(
+            build_app(service),
+            log_config=None,
+            access_log=False,
+            lifespan="off",
+            server_header=False,
+            timeout_keep_alive=KEEP_ALIVE_SECONDS,
+            timeout_graceful_shutdown=int(options.drain_seconds + LAST_WORDS_SECONDS),
+        )
+        super().__init__(config)
+
+    def serve_on(self, bound: socket.socket) -> bool:
+        """Serve at a bound socket until the end; False when it was the engine that failed."""
+        self.service.engine.start()
+        try:
+            self.run(sockets=[bound])
+        finally:
+            self.service.engine.stop()
+        return self.service.engine.failure is None
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        for bound in sockets or []:
+            host, port = bound.getsockname()[:2]
+            log("listening", host=host, port=port, model=self.service.model)
+
+    async def on_tick(self, counter: int) -> bool:
+        return await super().on_tick(counter) or self._failed_long_ago()
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Take nothing new, let the engine finish what it has, then close."""
+        self.service.draining = True
+        log("draining", seconds=self.service.options.drain_seconds)
+        self.service.engine.drain(self.service.options.drain_seconds)
+        await super().shutdown(sockets)
+        await asyncio.to_thread(self.service.engine.stop)
+
+    def _failed_long_ago(self) -> bool:
+        engine = self.service.engine
+        if engine.failure is None or engine.ended_at is None:
+            return False
+        if time.monotonic() - engine.ended_at < self.service.options.failure_seconds:
+            return False
+        log("the engine has failed", logging.ERROR, failure=repr(engine.failure))
+        return True

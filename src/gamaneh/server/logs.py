@@ -1,0 +1,45 @@
+"""Structured logs: one JSON object a line on standard error, without the text of prompts unless it is asked for."""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+from datetime import UTC, datetime
+from typing import Any
+
+LOGGER = logging.getLogger("gamaneh.server")
+
+FIELDS = "fields"
+"""Attribute of a record that holds what is logged beside the message."""
+
+
+class JsonLines(logging.Formatter):
+    """Formats a record as one line of JSON."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        line: dict[str, Any] = {
+            "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage(),
+            **getattr(record, FIELDS, {}),
+        }
+        if record.exc_info:
+            line["exception"] = self.formatException(record.exc_info)
+        return json.dumps(line, ensure_ascii=False, default=str)
+
+
+def configure(level: str) -> None:
+    """Send what this package and the web server log to standard error as JSON lines."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(JsonLines())
+    for name in ("gamaneh", "uvicorn"):
+        logger = logging.getLogger(name)
+        logger.handlers, logger.propagate = [handler], False
+        logger.setLevel(level.upper())
+
+
+def log(message: str, level: int = logging.INFO, **fields: Any) -> None:
+    """Log a message with fields beside it."""
+    LOGGER.log(level, message, extra={FIELDS: fields})

@@ -1,0 +1,181 @@
+"""From the body of a request to the jobs of the engine: parsing and tokenising, in a thread of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeVar
+
+from gamaneh.engine.async_engine import AsyncEngine
+from gamaneh.errors import InvalidRequest
+from gamaneh.options import SpeculationOptions
+from gamaneh.server.auth import Client
+from gamaneh.server.chat import ChatFormat, template_messages
+from gamaneh.server.completions import CompletionFormat
+from gamaneh.server.config import ServerOptions
+from gamaneh.server.errors import ApiError, from_invalid_request, invalid
+from gamaneh.server.events import Job
+from gamaneh.server.parameters import capped, for_choice, sampling_params, speculation_options
+from gamaneh.server.schemas import ChatRequest, CompletionRequest, Sampling, SpeculationFields, parse
+from gamaneh.server.tokens import SupportsTokens
+from gamaneh.server.writer import Format
+
+NO_WISHES = SpeculationFields()
+
+
+class ServedTokenizer(SupportsTokens, Protocol):
+    """What the server needs of a tokenizer."""
+
+    def encode(self, text: str, special: bool = True) -> list[int]: ...
+
+    def chat(
+        self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] | None = None
+    ) -> list[int]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A request that is ready to be answered.
+
+    Args:
+        jobs: one for each answer; those to one prompt follow each other.
+        per_prompt: answers to each prompt.
+        style: how the answers are put.
+    """
+
+    request: Sampling
+    jobs: Sequence[Job]
+    per_prompt: int
+    style: Format
+
+    @property
+    def wants(self) -> SpeculationFields:
+        return self.request.speculation or NO_WISHES
+
+
+class Preparation:
+    """Turns bodies into jobs. May be used from several threads at once."""
+
+    def __init__(self, engine: AsyncEngine, tokenizer: ServedTokenizer, model: str, options: ServerOptions) -> None:
+        self.tokenizer, self.model, self.options = tokenizer, model, options
+        self.max_context = engine.engine.max_context
+        self.speculation: SpeculationOptions = engine.engine.speculation
+        self.proposers = tuple(engine.engine.proposers)
+
+    def completion(self, body: bytes, client: Client) -> Prepared:
+        """A request to `/v1/completions`.
+
+        Raises:
+            ApiError: the request is wrong.
+        """
+        request = parse(CompletionRequest, body)
+        with_prompt = request.logprobs or 0 if request.max_tokens == 0 else request.logprobs
+        shared = self._shared(
+            request,
+            client,
+            max_tokens=request.max_tokens,
+            logprobs=request.logprobs,
+            prompt_logprobs=with_prompt if request.echo else None,
+        )
+        prompts = [self._prompt(prompt) for prompt in request.prompt]
+        jobs = self._jobs(request, prompts, shared)
+        return Prepared(request, jobs, request.n or 1, CompletionFormat(request, jobs, self.tokenizer))
+
+    def chat(self, body: bytes, client: Client) -> Prepared:
+        """A request to `/v1/chat/completions`.
+
+        Raises:
+            ApiError: the request is wrong.
+        """
+        request = parse(ChatRequest, body)
+        if request.top_logprobs is not None and not request.logprobs:
+            raise invalid("top_logprobs", f"top_logprobs needs logprobs to be true, got {request.logprobs}")
+        asked = request.max_tokens if request.max_completion_tokens is None else request.max_completion_tokens
+        shared = self._shared(
+            request, client, max_tokens=asked, logprobs=(request.top_logprobs or 0) if request.logprobs else None
+        )
+        prompt = _refusing(lambda: self.tokenizer.chat(template_messages(request.messages)))
+        self._check_length(prompt, "messages")
+        jobs = self._jobs(request, [(prompt, None)], shared)
+        return Prepared(request, jobs, request.n or 1, ChatFormat(request, jobs, self.tokenizer))
+
+    def _shared(
+        self,
+        request: Sampling,
+        client: Client,
+        *,
+        max_tokens: int | None,
+        logprobs: int | None,
+        prompt_logprobs: int | None = None,
+    ) -> dict[str, Any]:
+        """What the jobs of a request have in common, as the fields of `Job`."""
+        self._check(request)
+        wants = request.speculation or NO_WISHES
+        return {
+            "params": _refusing(
+                lambda: sampling_params(
+                    request,
+                    self.tokenizer,
+                    max_tokens=capped(max_tokens, self.options.max_output_tokens),
+                    logprobs=0 if logprobs is None and wants.tokens else logprobs,
+                    prompt_logprobs=prompt_logprobs,
+                )
+            ),
+            "speculation": speculation_options(request.speculation, self.speculation, self.proposers),
+            "reference": self._reference(request),
+            "salt": client.salt(request.cache_salt),
+            "priority": request.priority or 0,
+        }
+
+    def _check(self, request: Sampling) -> None:
+        if request.model not in (None, self.model):
+            message = f"model must be {self.model}, got {request.model!r}"
+            raise ApiError(404, message, param="model", code="model_not_found")
+        if request.stream_options is not None and not request.stream:
+            raise invalid("stream_options", "stream_options needs stream to be true")
+
+    def _jobs(
+        self, request: Sampling, prompts: Sequence[tuple[list[int], str | None]], shared: Mapping[str, Any]
+    ) -> list[Job]:
+        per_prompt = request.n or 1
+        count = per_prompt * len(prompts)
+        if count > self.options.max_choices:
+            raise invalid("n", f"n times the number of prompts must be at most {self.options.max_choices}, got {count}")
+        if request.speculation is not None and request.speculation.tokens and count > 1:
+            raise invalid("speculation.tokens", f"speculation.tokens needs a request for one answer, got {count}")
+        params = shared["params"]
+        return [
+            Job(**{**shared, "prompt": ids, "text": text, "params": for_choice(params, choice)})
+            for ids, text in prompts
+            for choice in range(per_prompt)
+        ]
+
+    def _prompt(self, prompt: str | list[int]) -> tuple[list[int], str | None]:
+        ids, text = (self.tokenizer.encode(prompt), prompt) if isinstance(prompt, str) else (prompt, None)
+        self._check_length(ids, "prompt")
+        return ids, text
+
+    def _check_length(self, ids: Sequence[int], field: str) -> None:
+        allowed = self.options.max_prompt_tokens
+        if len(ids) >= self.max_context:
+            message = (
+                f"{field} must leave room for an answer: the context has {self.max_context} tokens, "
+                f"got {len(ids)} tokens"
+            )
+            raise invalid(field, message, "context_length_exceeded")
+        if allowed is not None and len(ids) > allowed:
+            raise invalid(field, f"{field} must have at most {allowed} tokens, got {len(ids)}", "prompt_too_long")
+
+    def _reference(self, request: Sampling) -> list[int]:
+        return self.tokenizer.encode(request.prediction.content, special=False) if request.prediction else []
+
+
+T = TypeVar("T")
+
+
+def _refusing(make: Callable[[], T]) -> T:
+    """What `make` makes; a refusal below becomes one of this request."""
+    try:
+        return make()
+    except InvalidRequest as error:
+        raise from_invalid_request(error) from error
