@@ -3,36 +3,31 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route as HttpRoute
 
 from gamaneh.server.errors import ApiError, answer_api_error, answer_bug, answer_http_error
 from gamaneh.server.exchange import exchange
+from gamaneh.server.observe import CountResponses, Observation
 from gamaneh.server.page import routes as page_routes
 from gamaneh.server.service import Route, Service
 
 
 def build_app(service: Service) -> Starlette:
     """The application that serves `service`, whose engine somebody else starts and stops."""
-    routes = _Routes(service)
-    preparation = service.preparation
-    chat = Route("/v1/chat/completions", "chatcmpl", preparation.chat, {"prompt": "messages", **_NAMES})
-    completion = Route("/v1/completions", "cmpl", preparation.completion, _NAMES)
+    routes = [*_answering(service), *_telling(service), *page_routes()]
+    counting = Middleware(CountResponses, metrics=service.metrics, routes=frozenset(route.path for route in routes))
     return Starlette(
-        routes=[
-            HttpRoute(chat.path, routes.answering(chat), methods=["POST"]),
-            HttpRoute(completion.path, routes.answering(completion), methods=["POST"]),
-            HttpRoute("/v1/models", routes.models),
-            HttpRoute("/v1/models/{model:path}", routes.model),
-            HttpRoute("/health", routes.health),
-            HttpRoute("/ready", routes.ready),
-            *page_routes(),
-        ],
+        routes=routes,
+        middleware=[counting],
         exception_handlers={
             ApiError: answer_api_error,
             HTTPException: answer_http_error,
@@ -41,22 +36,34 @@ def build_app(service: Service) -> Starlette:
     )
 
 
+def _answering(service: Service) -> Iterator[HttpRoute]:
+    preparation = service.preparation
+    chat = Route("/v1/chat/completions", "chatcmpl", preparation.chat, {"prompt": "messages", **_NAMES})
+    completion = Route("/v1/completions", "cmpl", preparation.completion, _NAMES)
+    for route in (chat, completion):
+        yield HttpRoute(route.path, partial(exchange, service, route), methods=["POST"])
+
+
+def _telling(service: Service) -> Iterator[HttpRoute]:
+    state, observation = _State(service), Observation(service)
+    yield HttpRoute("/v1/models", state.models)
+    yield HttpRoute("/v1/models/{model:path}", state.model)
+    yield HttpRoute("/v1/speculation", observation.speculation)
+    yield HttpRoute("/health", state.health)
+    yield HttpRoute("/ready", state.ready)
+    yield HttpRoute("/metrics", observation.metrics)
+
+
 _NAMES = {"proposer": "speculation.proposer", "reference": "prediction"}
 """What the engine calls a field -> what requests call it."""
 
 
-class _Routes:
-    """The endpoints."""
+class _State:
+    """The endpoints that say what there is and how it is."""
 
     def __init__(self, service: Service) -> None:
         self.service = service
         self.created = int(time.time())
-
-    def answering(self, route: Route) -> Any:
-        async def endpoint(request: Request) -> Response:
-            return await exchange(self.service, route, request)
-
-        return endpoint
 
     async def models(self, request: Request) -> Response:
         self._identify(request)

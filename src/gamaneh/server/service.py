@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from gamaneh.engine.async_engine import AsyncEngine
+from gamaneh.metrics.prometheus import PrometheusMetrics
 from gamaneh.server.auth import Client, KeyRing
 from gamaneh.server.config import ServerOptions
 from gamaneh.server.limits import Gate
@@ -35,6 +36,7 @@ class Service:
         self.keys = keys or KeyRing(self.options.api_key)
         self.model = self.options.served_model_name or model
         self.preparation = Preparation(engine, tokenizer, self.model, self.options)
+        self.metrics = _metrics(engine)
         at_once = engine.engine.options.max_batch
         self.gate = Gate(at_once + self.options.max_waiting, at_once, self.options.max_per_key)
         self.draining = False
@@ -45,6 +47,17 @@ class Service:
         load = self.engine.load()
         busy = load.running + load.waiting > 0
         return self.engine.alive and not (busy and self.engine.seconds_since_turn > self.options.stall_seconds)
+
+
+def _metrics(engine: AsyncEngine) -> PrometheusMetrics:
+    metrics = PrometheusMetrics()
+    metrics.attach(engine.engine)
+    options = engine.engine.options
+    metrics.set_limits(max_batch=options.max_batch, step_tokens=options.step_tokens)
+    metrics.set_weights("target", engine.engine.target.weight_bytes)
+    for name, proposer in engine.engine.proposers.items():
+        metrics.set_weights(name, proposer.memory_bytes())
+    return metrics
 
 
 @dataclass(frozen=True, slots=True)
