@@ -34,11 +34,14 @@ class Draft:
         parents: index of each node's parent, `ROOT` for the first candidates.
         probs: `[num_nodes, vocab]`, the distribution each node was drawn from; None means a
             point mass (the proposer was deterministic).
+        grade: how sure the proposer is of this draft, in its own few classes from 0 up. What becomes
+            of its drafts is learned for each class apart.
     """
 
     tokens: tuple[int, ...] = ()
     parents: tuple[int, ...] = ()
     probs: Tensor | None = None
+    grade: int = 0
 
     def __post_init__(self) -> None:
         if len(self.tokens) != len(self.parents):
@@ -74,6 +77,19 @@ class Draft:
     def depth(self) -> int:
         """Candidates on the longest path: the draft length k."""
         return max(self.depths, default=0)
+
+    def cut(self, max_depth: int) -> Draft:
+        """The part of the draft that is no deeper than `max_depth`."""
+        kept = [node for node, depth in enumerate(self.depths) if depth <= max_depth]
+        if len(kept) == len(self):
+            return self
+        places = {node: place for place, node in enumerate(kept)}
+        return Draft(
+            tuple(self.tokens[node] for node in kept),
+            tuple(places.get(self.parents[node], ROOT) for node in kept),
+            None if self.probs is None else self.probs[kept],
+            self.grade,
+        )
 
     def children(self, node: int) -> list[int]:
         return [child for child, parent in enumerate(self.parents) if parent == node]
@@ -154,6 +170,8 @@ class ReasonCode(StrEnum):
     """Plain decoding is faster: too few drafts are accepted, or they cost too much."""
     LOAD = "load"
     """Drafting would be faster for this request alone, but not in the batch at hand."""
+    NO_DRAFT = "no_draft"
+    """The proposer has nothing to offer here."""
     SHORT = "short"
     """Too few tokens are left to be emitted."""
     QUARANTINE = "quarantine"
@@ -250,12 +268,15 @@ class Needs:
         same_tokenizer: its tokens must be the target's tokens.
         probs: it can return `Draft.probs`.
         tree: its drafts may branch.
+        instant: drafts cost next to nothing and are often empty. The controller has a look at them
+            before it decides.
     """
 
     hidden_layers: tuple[int, ...] = ()
     same_tokenizer: bool = True
     probs: bool = False
     tree: bool = False
+    instant: bool = False
 
 
 class Sampler(Protocol):
@@ -382,3 +403,6 @@ class Decision:
 
 PLAIN = "none"
 """Name of the proposer that never drafts."""
+
+AUTO = "auto"
+"""Asks for whichever proposer pays in each round."""

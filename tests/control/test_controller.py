@@ -5,174 +5,264 @@ from __future__ import annotations
 import pytest
 
 from gamaneh.control.acceptance import AcceptanceTracker
-from gamaneh.control.controller import PROBE_DEPTH, PROBE_EVERY, Candidate, Controller
+from gamaneh.control.controller import Controller
 from gamaneh.control.cost import CostModel
-from gamaneh.core import PLAIN, ReasonCode, StepReport
+from gamaneh.control.probing import PROBE_DEPTH, PROBE_SHARE
+from gamaneh.control.round import Candidate
+from gamaneh.control.router import Route
+from gamaneh.core import PLAIN, Draft, ReasonCode, StepReport
 
 PAYS = ReasonCode.PAYS
-
-
-def controller_with(verify: dict[int, float], draft_per_token: float = 0.0) -> Controller:
-    cost = CostModel()
-    for rows, seconds in verify.items():
-        cost.observe_verify(rows, seconds)
-    for depth in (1, 8):
-        cost.observe_draft("drafter", depth, depth * draft_per_token)
-    return Controller(AcceptanceTracker(), cost)
-
-
 FLAT = {1: 1.0, 16: 1.0, 17: 1.5, 32: 1.5}
 LINEAR = {1: 1.0, 32: 32.0}
+DRAFTER = Route("drafter", "drafter was asked for", PAYS)
+COPIER = Route("copier", "copier was asked for", PAYS, instant=True)
+
+
+def controller_with(verify: dict[int, float], draft_per_token: float = 1e-9, copier: float = 1e-9) -> Controller:
+    cost = CostModel()
+    for rows, seconds in verify.items():
+        cost.anchor_verify(rows, seconds)
+    for depth in (1, 8):
+        cost.anchor_draft("drafter", depth, depth * draft_per_token)
+        cost.anchor_draft("copier", depth, depth * copier)
+    controller = Controller(AcceptanceTracker(), cost)
+    controller.budget.tried = {"drafter": 0, "copier": 0}
+    return controller
 
 
 def candidate(
-    request_id: str = "r", max_depth: int = 15, fixed: int | None = None, proposer: str = "drafter"
+    request_id: str = "r", max_depth: int = 15, fixed: int | None = None, routes: tuple[Route, ...] = (DRAFTER,), **more
 ) -> Candidate:
-    return Candidate(request_id, proposer, max_depth, fixed, "drafter was asked for", PAYS)
+    return Candidate(request_id, routes, max_depth, fixed, **more)
 
 
-def teach(controller: Controller, accepted: int, depth: int = 8, rounds: int = 60, request_id: str = "r") -> None:
+def report(accepted: int, depth: int = 8, request_id: str = "r", proposer: str = "drafter") -> StepReport:
+    counts = (depth, depth, accepted, accepted + 1, 1, 10)
+    return StepReport(request_id, proposer, "match", *counts, 0, 0, depth, "", PAYS)
+
+
+def teach(
+    controller: Controller, accepted: int, *, rounds: int = 60, request_id: str = "r", proposer: str = "drafter"
+) -> None:
     for _ in range(rounds):
-        controller.observe(
-            StepReport(
-                request_id, "drafter", "match", depth, depth, accepted, accepted + 1, 1, 10, 0, 0, depth, "", PAYS
-            )
-        )
+        controller.observe(report(accepted, request_id=request_id, proposer=proposer))
 
 
 def depth_of(controller: Controller, **options) -> int:
     return controller.decide([candidate(**options)])[0].depth
 
 
-def test_free_drafts_that_are_accepted_go_as_far_as_a_flat_verify_allows() -> None:
-    controller = controller_with(FLAT)
-    teach(controller, accepted=8)
-    assert depth_of(controller) == 15
+def sees(**drafts: Draft):
+    """A look at the copier's drafts, by request."""
+    return lambda proposer, request_ids, depth: {name: drafts[name] for name in request_ids if name in drafts}
 
 
-def test_drafts_that_are_refused_are_not_made() -> None:
-    controller = controller_with(FLAT, draft_per_token=0.2)
-    teach(controller, accepted=0)
-    decision = controller.decide([candidate()])[0]
-    assert decision.depth == 0
-    assert decision.proposer == PLAIN
-    assert "plain decoding is faster" in decision.reason
+class TestDraftLength:
+    def test_free_drafts_that_are_accepted_go_as_far_as_a_flat_verify_allows(self) -> None:
+        controller = controller_with(FLAT)
+        teach(controller, accepted=8)
+        assert depth_of(controller) == 15
+
+    def test_the_draft_length_is_the_best_by_theory(self) -> None:
+        """Independent acceptance of 0.8 and a draft token at a tenth of a verify: 6 (THEORY, best k)."""
+        controller = controller_with({1: 1.0}, draft_per_token=0.1)
+        controller.acceptance.survival = lambda *_, depth=15, **__: [0.8**i for i in range(1, depth + 1)]
+        depth_of(controller)
+        assert depth_of(controller) == 6
+
+    def test_drafts_that_are_refused_are_not_made(self) -> None:
+        controller = controller_with(FLAT, draft_per_token=0.2)
+        teach(controller, accepted=0)
+        decision = controller.decide([candidate()])[0]
+        assert (decision.depth, decision.proposer, decision.code) == (0, PLAIN, ReasonCode.NO_GAIN)
+        assert "plain decoding is faster" in decision.reason
+
+    def test_a_slow_drafter_is_not_used_even_when_it_is_right(self) -> None:
+        controller = controller_with(FLAT, draft_per_token=1.2)
+        teach(controller, accepted=8)
+        assert depth_of(controller) == 0
+
+    def test_a_verify_that_costs_as_much_as_plain_steps_is_not_worth_it(self) -> None:
+        controller = controller_with(LINEAR)
+        teach(controller, accepted=8)
+        assert depth_of(controller) == 0
+
+    def test_a_proposer_whose_drafts_were_never_timed_is_tried_with_a_short_one(self) -> None:
+        controller = Controller(AcceptanceTracker(), CostModel())
+        decision = controller.decide([candidate()])[0]
+        assert (decision.depth, decision.code) == (PROBE_DEPTH, ReasonCode.PROBE)
+
+    @pytest.mark.parametrize(("limit", "depth"), [(15, 5), (3, 3), (0, 0)])
+    def test_a_fixed_draft_length_is_kept_within_the_limits(self, limit: int, depth: int) -> None:
+        assert depth_of(controller_with(LINEAR), fixed=5, max_depth=limit) == depth
+
+    def test_a_request_that_asks_for_plain_decoding_gets_it(self) -> None:
+        route = Route(PLAIN, "plain decoding was asked for", ReasonCode.ASKED_PLAIN)
+        decision = controller_with(FLAT).decide([candidate(routes=(route,))])[0]
+        assert (decision.depth, decision.code) == (0, ReasonCode.ASKED_PLAIN)
+
+    def test_catching_up_has_to_pay_within_what_is_left_of_the_request(self) -> None:
+        controller = controller_with({1: 1.0}, draft_per_token=0.1)
+        for _ in range(200):
+            controller.cost.observe_draft("drafter", 1, 0.1)
+            controller.cost.observe_draft("drafter", 1, 10.1, lag=1024)
+        teach(controller, accepted=8)
+        lag = {"drafter": 1024}
+        assert depth_of(controller, lag=lag, expected=500.0) > 0
+        assert depth_of(controller, lag=lag, expected=4.0) == 0
 
 
-def test_a_slow_drafter_is_not_used_even_when_it_is_right() -> None:
-    controller = controller_with(FLAT, draft_per_token=1.2)
-    teach(controller, accepted=8)
-    assert depth_of(controller) == 0
+class TestBatch:
+    def test_a_full_batch_drafts_less_than_a_single_request_and_says_that_it_is_the_load(self) -> None:
+        controller = controller_with({1: 1.0, 16: 1.0, 17: 2.5, 32: 4.0})
+        teach(controller, accepted=2, request_id="r0")
+        alone = depth_of(controller, request_id="r0")
+        batch = controller.decide([candidate(f"r{at}") for at in range(12)])
+        assert sum(decision.depth for decision in batch) <= 4
+        assert alone > 2
+        assert {decision.code for decision in batch if decision.depth == 0} == {ReasonCode.LOAD}
+
+    def test_the_request_that_is_drafted_best_gets_the_rows(self) -> None:
+        controller = controller_with({1: 1.0, 8: 1.0, 9: 3.0, 32: 12.0})
+        teach(controller, accepted=8, request_id="good")
+        teach(controller, accepted=0, request_id="bad")
+        good, bad = controller.decide([candidate("good"), candidate("bad")])
+        assert good.depth > bad.depth
+
+    def test_a_dear_proposer_does_not_keep_a_cheap_one_from_drafting(self) -> None:
+        controller = controller_with(FLAT, draft_per_token=3.0)
+        teach(controller, accepted=8, request_id="dear")
+        teach(controller, accepted=4, request_id="cheap", proposer="copier")
+        look = sees(cheap=Draft.chain(range(8)))
+        dear, cheap = controller.decide([candidate("dear"), candidate("cheap", routes=(COPIER,))], look)
+        assert dear.depth == 0
+        assert cheap.depth >= 4
+
+    def test_rows_of_fixed_drafts_are_counted(self) -> None:
+        controller = controller_with({1: 1.0, 8: 1.0, 9: 9.0, 32: 30.0})
+        teach(controller, accepted=8)
+        adaptive, fixed = controller.decide([candidate(), candidate("fixed", fixed=6)])
+        assert adaptive.depth == 0
+        assert fixed.depth == 6
 
 
-def test_a_verify_that_costs_as_much_as_plain_steps_is_not_worth_it() -> None:
-    controller = controller_with(LINEAR)
-    teach(controller, accepted=8)
-    assert depth_of(controller) == 0
+class TestRoutes:
+    AUTO = (COPIER, DRAFTER)
+
+    def taught(self) -> Controller:
+        controller = controller_with(FLAT, draft_per_token=0.1)
+        teach(controller, accepted=3)
+        teach(controller, accepted=8, proposer="copier")
+        return controller
+
+    def test_a_copy_is_used_where_there_is_one(self) -> None:
+        decision = self.taught().decide([candidate(routes=self.AUTO)], sees(r=Draft.chain(range(12))))[0]
+        assert decision.proposer == "copier"
+        assert decision.depth >= 8
+
+    def test_the_draft_model_is_used_where_there_is_nothing_to_copy(self) -> None:
+        decision = self.taught().decide([candidate(routes=self.AUTO)], sees())[0]
+        assert decision.proposer == "drafter"
+
+    def test_a_copy_that_is_shorter_than_what_a_model_would_bring_is_passed_over(self) -> None:
+        decision = self.taught().decide([candidate(routes=self.AUTO)], sees(r=Draft.chain([1])))[0]
+        assert decision.proposer == "drafter"
+
+    def test_grades_are_told_apart(self) -> None:
+        controller = controller_with(FLAT, draft_per_token=0.1)
+        teach(controller, accepted=3)
+        for _ in range(60):
+            controller.observe(report(0, proposer="copier"), grade=0)
+            controller.observe(report(8, proposer="copier"), grade=2)
+        short = Draft(tuple(range(9)), tuple(range(-1, 8)), grade=0)
+        long = Draft(tuple(range(9)), tuple(range(-1, 8)), grade=2)
+        first = controller.decide([candidate(routes=self.AUTO)], sees(r=short))[0]
+        second = controller.decide([candidate(routes=self.AUTO)], sees(r=long))[0]
+        assert (first.proposer, second.proposer) == ("drafter", "copier")
+
+    def test_nothing_to_copy_and_nothing_else_is_a_plain_step(self) -> None:
+        controller = controller_with(FLAT)
+        teach(controller, accepted=8, proposer="copier")
+        decision = controller.decide([candidate(routes=(COPIER,))], sees())[0]
+        assert (decision.depth, decision.code) == (0, ReasonCode.NO_DRAFT)
+
+    def test_a_fixed_draft_length_takes_the_first_proposer_with_a_draft(self) -> None:
+        controller = controller_with(FLAT)
+        asks = [candidate(routes=self.AUTO, fixed=4)]
+        assert controller.decide(asks, sees(r=Draft.chain([1])))[0].proposer == "copier"
+        assert controller.decide(asks, sees())[0].proposer == "drafter"
 
 
-def test_the_draft_length_is_the_best_by_theory() -> None:
-    """Independent acceptance of 0.8 and a draft token at a tenth of a verify: 6 (THEORY, best k)."""
-    cost = CostModel()
-    cost.observe_verify(1, 1.0)
-    for depth in (1, 8):
-        cost.observe_draft("drafter", depth, depth * 0.1)
-    controller = Controller(AcceptanceTracker(), cost)
-    controller.acceptance.survival = lambda proposer, request_id, depth: [0.8**i for i in range(1, depth + 1)]
-    assert depth_of(controller) == 6
+class TestProbing:
+    def run_off(self, rounds: int, per_token: float) -> list[int]:
+        controller = controller_with(FLAT, draft_per_token=per_token)
+        teach(controller, accepted=0)
+        depths = []
+        for _ in range(rounds):
+            depths.append(depth_of(controller))
+            if depths[-1]:
+                controller.observe(report(0, depth=depths[-1]))
+        return depths
+
+    @pytest.mark.parametrize("per_token", [0.05, 0.2, 0.8])
+    def test_probes_take_no_more_than_their_share_of_time(self, per_token: float) -> None:
+        depths = self.run_off(2000, per_token)
+        spent = sum(depths) * per_token
+        assert 0.8 * PROBE_SHARE * 2000 < spent <= PROBE_SHARE * 2000 + PROBE_DEPTH * per_token
+
+    def test_a_probe_that_took_longer_than_expected_is_paid_back(self) -> None:
+        controller = controller_with(FLAT, draft_per_token=0.2)
+        teach(controller, accepted=0)
+        probed = []
+        for at in range(2000):
+            if depth_of(controller):
+                probed.append(at)
+                controller.observe(report(0, depth=PROBE_DEPTH))
+                controller.observe_draft("drafter", PROBE_DEPTH, 20.0, batch=1, lag=0)
+        assert len(probed) <= 3
+
+    def test_drafting_begins_again_when_probes_are_accepted(self) -> None:
+        controller = controller_with(FLAT, draft_per_token=0.2)
+        teach(controller, accepted=0)
+        for _ in range(400):
+            decision = controller.decide([candidate()])[0]
+            if decision.depth:
+                controller.observe(report(decision.depth, depth=decision.depth))
+        assert decision.code is PAYS
+        assert decision.depth > PROBE_DEPTH
+
+    def test_the_longest_waiting_request_is_probed(self) -> None:
+        controller = controller_with(FLAT, draft_per_token=0.2)
+        teach(controller, accepted=0, request_id="a")
+        teach(controller, accepted=0, request_id="b")
+        probed = []
+        for _ in range(200):
+            for name, decision in zip("ab", controller.decide([candidate("a"), candidate("b")]), strict=True):
+                if decision.depth:
+                    probed.append(name)
+                    controller.observe(report(0, depth=decision.depth, request_id=name))
+        assert probed[:4] in (["a", "b", "a", "b"], ["b", "a", "b", "a"])
 
 
-def test_a_full_batch_drafts_less_than_a_single_request() -> None:
-    controller = controller_with({1: 1.0, 16: 1.0, 17: 2.5, 32: 4.0})
-    teach(controller, accepted=2, request_id="r0")
-    alone = depth_of(controller, request_id="r0")
-    batch = controller.decide([candidate(f"r{at}") for at in range(12)])
-    assert sum(decision.depth for decision in batch) <= 4
-    assert alone > 4
+class TestHysteresis:
+    def gain_of(self, controller: Controller, survival: float) -> int:
+        controller.acceptance.survival = lambda *_, **__: [survival]
+        return depth_of(controller)
 
-
-def test_the_request_that_is_drafted_best_gets_the_rows() -> None:
-    controller = controller_with({1: 1.0, 8: 1.0, 9: 3.0, 32: 12.0})
-    teach(controller, accepted=8, request_id="good")
-    teach(controller, accepted=0, request_id="bad")
-    good, bad = controller.decide([candidate("good"), candidate("bad")])
-    assert good.depth > bad.depth
-
-
-def test_a_fixed_draft_length_is_kept_within_the_limits() -> None:
-    controller = controller_with(LINEAR)
-    assert depth_of(controller, fixed=5) == 5
-    assert depth_of(controller, fixed=5, max_depth=3) == 3
-    assert depth_of(controller, fixed=5, max_depth=0) == 0
-
-
-def test_off_is_probed_at_a_bounded_cost_and_comes_back() -> None:
-    controller = controller_with(FLAT, draft_per_token=0.2)
-    teach(controller, accepted=0)
-    depths = [depth_of(controller) for _ in range(4 * PROBE_EVERY)]
-    assert sum(depths) == 4 * PROBE_DEPTH
-    teach(controller, accepted=8, rounds=200)
-    assert depth_of(controller) > PROBE_DEPTH
+    def test_what_lies_within_the_margin_neither_begins_nor_ends_drafting(self) -> None:
+        controller = controller_with({1: 1.0}, draft_per_token=0.5)
+        assert self.gain_of(controller, 0.53) == 0
+        assert self.gain_of(controller, 0.8) == 1
+        assert self.gain_of(controller, 0.53) == 1
+        assert self.gain_of(controller, 0.45) == 0
+        assert self.gain_of(controller, 0.53) == 0
 
 
 def test_a_finished_request_is_forgotten() -> None:
     controller = controller_with(FLAT)
     teach(controller, accepted=8)
+    depth_of(controller)
     controller.drop("r")
+    assert controller.decisions == {}
     assert controller.acceptance._requests == {}
-
-
-class TestAcceptance:
-    def test_survival_approaches_what_was_measured(self) -> None:
-        tracker = AcceptanceTracker()
-        for at in range(400):
-            tracker.observe("drafter", "r", 4, [0, 2, 4, 4][at % 4])
-        assert tracker.survival("drafter", "r", 4) == pytest.approx([0.75, 0.75, 0.5, 0.5], abs=0.08)
-
-    def test_positions_behind_the_first_refusal_say_nothing(self) -> None:
-        tracker = AcceptanceTracker()
-        for _ in range(100):
-            tracker.observe("drafter", "r", 4, 0)
-        first, second = tracker.survival("drafter", "r", 2)
-        assert first < 0.05
-        assert second / first == pytest.approx(first, abs=0.75)
-
-    def test_a_new_request_starts_from_the_pool(self) -> None:
-        tracker = AcceptanceTracker()
-        for _ in range(200):
-            tracker.observe("drafter", "old", 2, 2)
-        assert tracker.survival("drafter", "new", 2)[1] > 0.9
-
-    def test_empty_drafts_say_nothing(self) -> None:
-        tracker = AcceptanceTracker()
-        before = tracker.survival("drafter", "r", 3)
-        tracker.observe("drafter", "r", 0, 0)
-        assert tracker.survival("drafter", "r", 3) == before
-
-
-class TestCost:
-    def test_between_measured_sizes_lies_a_straight_line(self) -> None:
-        cost = CostModel()
-        cost.observe_verify(2, 1.0)
-        cost.observe_verify(6, 3.0)
-        assert cost.round_seconds(4, {}) == pytest.approx(2.0)
-        assert cost.round_seconds(8, {}) == pytest.approx(4.0)
-        assert cost.round_seconds(1, {}) == pytest.approx(1.0)
-
-    def test_measurements_of_one_size_are_averaged(self) -> None:
-        cost = CostModel()
-        for seconds in [1.0] + [2.0] * 100:
-            cost.observe_verify(1, seconds)
-        assert cost.round_seconds(1, {}) == pytest.approx(2.0, abs=0.01)
-
-    def test_sizes_that_compute_the_same_rows_are_measured_as_one(self) -> None:
-        cost = CostModel(lambda rows: -(-rows // 16) * 16)
-        cost.observe_verify(3, 1.0)
-        assert cost.round_seconds(16, {}) == 1.0
-
-    def test_draft_seconds_add_up_over_proposers(self) -> None:
-        cost = CostModel()
-        cost.observe_verify(1, 1.0)
-        cost.observe_draft("one", 1, 0.5)
-        cost.observe_draft("two", 2, 0.25)
-        assert cost.round_seconds(1, {"one": 1, "two": 2}) == pytest.approx(1.75)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from gamaneh.control.quarantine import FIRST_ROUNDS, LONGEST_ROUNDS, Quarantine
-from gamaneh.control.router import Router
-from gamaneh.core import PLAIN, ReasonCode
+from gamaneh.control.quarantine import FIRST_ROUNDS, LONGEST_ROUNDS, PROBATION, Fault, Quarantine
 
 
 def rounds_left_out(quarantine: Quarantine) -> int:
@@ -31,24 +29,32 @@ def test_the_stay_has_a_limit() -> None:
     assert rounds_left_out(quarantine) == LONGEST_ROUNDS
 
 
-def test_success_after_the_stay_clears_the_record() -> None:
+def test_a_probation_without_failure_clears_the_record() -> None:
     quarantine = Quarantine()
     quarantine.report("drafter", "broken")
     rounds_left_out(quarantine)
-    quarantine.passed("drafter")
+    for _ in range(PROBATION):
+        assert quarantine.on_probation("drafter")
+        quarantine.passed("drafter")
+    assert not quarantine.on_probation("drafter")
     quarantine.report("drafter", "broken again")
     assert rounds_left_out(quarantine) == FIRST_ROUNDS
 
 
-def test_the_router_goes_plain_and_says_why() -> None:
+def test_a_proposer_that_fails_now_and_then_is_left_out_longer_each_time() -> None:
     quarantine = Quarantine()
-    router = Router(quarantine)
-    assert router.choose("drafter") == ("drafter", "drafter was asked for", ReasonCode.PAYS)
-    quarantine.report("drafter", "RuntimeError: broken")
-    proposer, reason, code = router.choose("drafter")
-    assert (proposer, code) == (PLAIN, ReasonCode.QUARANTINE)
-    assert "RuntimeError: broken" in reason
+    stays = []
+    for _ in range(3):
+        quarantine.report("drafter", "broken")
+        stays.append(rounds_left_out(quarantine))
+        quarantine.passed("drafter")
+    assert stays == sorted(set(stays))
 
 
-def test_the_router_goes_plain_where_that_was_asked_for() -> None:
-    assert Router(Quarantine()).choose(PLAIN) == (PLAIN, "plain decoding was asked for", ReasonCode.ASKED_PLAIN)
+def test_failures_are_counted_by_proposer_and_fault() -> None:
+    quarantine = Quarantine()
+    quarantine.report("drafter", "broken")
+    quarantine.report("drafter", "no memory", Fault.MEMORY)
+    quarantine.report("other", "no memory", Fault.MEMORY)
+    assert quarantine.counts == {("drafter", Fault.ERROR): 1, ("drafter", Fault.MEMORY): 1, ("other", Fault.MEMORY): 1}
+    assert quarantine.failures == 3

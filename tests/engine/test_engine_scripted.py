@@ -320,7 +320,7 @@ class TestBadRequests:
 
     def test_an_unknown_proposer_is_refused_by_name(self) -> None:
         engine = engine_for(hashed(VOCAB))
-        with pytest.raises(InvalidRequest, match="proposer must be one of none, got 'oracle'"):
+        with pytest.raises(InvalidRequest, match="proposer must be one of none, auto, got 'oracle'"):
             engine.add([1], speculation=SpeculationOptions(proposer="oracle"))
 
     def test_a_request_id_in_use_is_refused(self) -> None:

@@ -1,48 +1,77 @@
-"""Adaptive draft length: how far each request may draft in the next round, 0 included, and why.
+"""Adaptive draft length: how far each request may draft in the next round, with what, 0 included, and why.
 
 The controller maximises expected emitted tokens per second over the whole batch,
 
     sum over requests of (1 + s_1 + ... + s_k) / (verify(rows) + draft(depth)),
 
 with survival s_i and costs as measured here (Leviathan et al. 2023, theorem 3.8, without its
-assumption of independent acceptance). Exactness never depends on what it decides.
+assumption of independent acceptance). It is cautious: survival is a lower bound, and drafting has to
+promise a margin to begin. Exactness never depends on what it decides.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from gamaneh.control.acceptance import AcceptanceTracker
+from gamaneh.control.acceptance import CAUTION, AcceptanceTracker, Source
 from gamaneh.control.cost import CostModel
-from gamaneh.core import PLAIN, Decision, ReasonCode, StepReport
+from gamaneh.control.probing import PROBE_DEPTH, ProbeBudget
+from gamaneh.control.round import Candidate, Offer, RoundEstimate, estimate
+from gamaneh.control.router import Route
+from gamaneh.core import EMPTY_DRAFT, PLAIN, Decision, Draft, ReasonCode, StepReport
 
-PROBE_EVERY = 32
-"""Rounds between two probes of a request whose draft length is 0: at most one small draft in 32 rounds."""
+MARGIN = 1.05
+"""Gain over plain decoding that a request has to promise to begin drafting; it goes on down to 1."""
 
-PROBE_DEPTH = 2
-MIN_GAIN = 1.02
-"""Drafting has to promise this much over plain decoding; below it noise would decide."""
+Peek = Callable[[str, Sequence[str], int], Mapping[str, Draft]]
+"""Proposer, requests and longest depth -> the drafts that the proposer has for them at once."""
+
+Glimpses = Mapping[tuple[str, str], Draft]
+"""Drafts seen before the decision, by (proposer, request)."""
 
 
 @dataclass(frozen=True, slots=True)
-class Candidate:
-    """A request that may draft.
-
-    Args:
-        proposer: chosen by the router.
-        max_depth: longest draft that the request's limits allow; 0 forbids drafting.
-        fixed: draft length asked for; None adapts it.
-        reason: why the router chose this proposer, in words.
-        code: the same, to count by.
-    """
+class Probe:
+    """A short draft to find out; `draft_seconds` of it are paid for already."""
 
     request_id: str
-    proposer: str
-    max_depth: int
-    fixed: int | None
-    reason: str
-    code: ReasonCode
+    route: Route
+    depth: int
+    draft_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Outlook:
+    """What is known before a round.
+
+    Args:
+        batch: what drafts cost and bring.
+        glimpses: drafts that were seen.
+        offers: the best proposer of each request that has any.
+        depths: the best draft lengths, by request.
+    """
+
+    batch: RoundEstimate
+    glimpses: Glimpses
+    offers: Mapping[str, Offer]
+    depths: Mapping[str, int]
+
+    def seen_depth(self, candidate: Candidate, route: Route) -> int:
+        """Longest draft of this route: what was seen of an instant one, any length of others."""
+        if not route.instant:
+            return candidate.max_depth
+        return min(self.glimpses.get((route.proposer, candidate.request_id), EMPTY_DRAFT).depth, candidate.max_depth)
+
+    def uses(self, candidate: Candidate, route: Route) -> bool:
+        """Whether the request drafts by this route."""
+        return candidate.request_id in self.depths and self.offers[candidate.request_id].proposer == route.proposer
+
+    def given_up(self, candidate: Candidate) -> float:
+        """Seconds that the draft of this request saves, and that are lost when it does something else."""
+        if candidate.request_id not in self.depths:
+            return 0.0
+        return sum(self.offers[candidate.request_id].survival) / self.batch.plain_rate
 
 
 class Controller:
@@ -50,74 +79,190 @@ class Controller:
 
     def __init__(self, acceptance: AcceptanceTracker, cost: CostModel) -> None:
         self.acceptance, self.cost = acceptance, cost
-        self._rounds_off: dict[str, int] = {}
+        self.budget = ProbeBudget()
+        self.decisions: dict[str, Decision] = {}
+        self._kinds: dict[str, str] = {}
+        self._plain_rounds: dict[str, int] = {}
+        self._drafting: set[str] = set()
+        self._probe: Probe | None = None
 
-    def decide(self, candidates: Sequence[Candidate]) -> list[Decision]:
+    def decide(self, candidates: Sequence[Candidate], peek: Peek = lambda proposer, ids, depth: {}) -> list[Decision]:
         """One decision per candidate, all of them together being one batch."""
-        free = [c for c in candidates if c.fixed is None and c.max_depth > 0 and c.proposer != PLAIN]
-        depths = self._best_depths(free, len(candidates)) if free else {}
-        return [self._decision(candidate, depths) for candidate in candidates]
+        outlook = self._outlook(candidates, peek)
+        self._probe = self._find_probe([c for c in candidates if _adapts(c)], outlook)
+        for candidate in candidates:
+            self._remember(candidate, self._decision(candidate, outlook))
+        return [self.decisions[candidate.request_id] for candidate in candidates]
 
-    def observe(self, report: StepReport) -> None:
-        self.acceptance.observe(report.proposer, report.request_id, report.depth, report.accepted)
+    def observe(self, report: StepReport, grade: int = 0) -> None:
+        """Learn what became of a draft of this grade."""
+        if report.depth == 0:
+            return
+        request_id = report.request_id
+        self.acceptance.observe(
+            Source(report.proposer, grade),
+            request_id,
+            report.depth,
+            report.accepted,
+            kind=self._kinds.get(request_id, ""),
+            gap=self._plain_rounds.pop(request_id, 0),
+        )
+
+    def observe_draft(self, proposer: str, depth: int, seconds: float, *, batch: int, lag: float) -> None:
+        """Learn what a proposer's drafts took; a probe that took longer than expected is paid for."""
+        self.cost.observe_draft(proposer, depth, seconds, batch=batch, lag=lag)
+        probe = self._probe
+        if probe is not None and probe.route.proposer == proposer and batch == 1:
+            self.budget.credit -= max(seconds - probe.draft_seconds, 0.0)
 
     def drop(self, request_id: str) -> None:
+        """Forget a finished request."""
         self.acceptance.drop(request_id)
-        self._rounds_off.pop(request_id, None)
+        self.decisions.pop(request_id, None)
+        self._kinds.pop(request_id, None)
+        self._plain_rounds.pop(request_id, None)
+        self._drafting.discard(request_id)
 
-    def _best_depths(self, candidates: Sequence[Candidate], base_rows: int) -> dict[str, int]:
-        """Take draft tokens in the order of their survival as long as the rate grows.
+    def _outlook(self, candidates: Sequence[Candidate], peek: Peek) -> Outlook:
+        batch = estimate(self.cost, candidates)
+        glimpses = self._look(candidates, batch, peek)
+        found = (self._best_offer(candidate, batch, glimpses) for candidate in candidates if _adapts(candidate))
+        offers = {offer.request_id: offer for offer in found if offer is not None}
+        goes_on = any(request_id in self._drafting for request_id in offers)
+        depths = batch.best_depths(list(offers.values()), batch.plain_rate * (1.0 if goes_on else MARGIN))
+        return Outlook(batch, glimpses, offers, depths)
 
-        Survival falls along a path, so every prefix of that order is a valid set of drafts, and
-        the best prefix is the best choice overall.
-        """
-        offers = sorted(
-            (
-                (-survival, depth, candidate)
-                for candidate in candidates
-                for depth, survival in enumerate(self._survival(candidate), 1)
-            ),
-            key=lambda offer: offer[:2],
-        )
-        depths: dict[str, int] = {}
-        best, best_rate = dict(depths), MIN_GAIN * base_rows / self.cost.round_seconds(base_rows, {})
-        by_proposer: dict[str, int] = {}
-        expected = float(base_rows)
-        for taken, (negative, depth, candidate) in enumerate(offers, 1):
-            expected -= negative
-            depths[candidate.request_id] = depth
-            by_proposer[candidate.proposer] = max(by_proposer.get(candidate.proposer, 0), depth)
-            rate = expected / self.cost.round_seconds(base_rows + taken, by_proposer)
-            if rate > best_rate:
-                best, best_rate = dict(depths), rate
-        return best
+    def _look(self, candidates: Sequence[Candidate], batch: RoundEstimate, peek: Peek) -> Glimpses:
+        """Drafts of instant proposers, where they may matter."""
+        wanted: dict[str, list[Candidate]] = {}
+        for candidate in candidates:
+            for route in candidate.routes:
+                if route.instant and self._worth_a_look(candidate, route, batch):
+                    wanted.setdefault(route.proposer, []).append(candidate)
+        glimpses: dict[tuple[str, str], Draft] = {}
+        for name, asking in wanted.items():
+            longest = max(candidate.max_depth for candidate in asking)
+            seen = peek(name, [candidate.request_id for candidate in asking], longest)
+            glimpses |= {(name, request_id): draft for request_id, draft in seen.items()}
+        return glimpses
 
-    def _survival(self, candidate: Candidate) -> list[float]:
-        return self.acceptance.survival(candidate.proposer, candidate.request_id, candidate.max_depth)
-
-    def _decision(self, candidate: Candidate, depths: dict[str, int]) -> Decision:
-        if candidate.proposer == PLAIN:
-            return Decision(PLAIN, 0, 0, candidate.reason, candidate.code)
-        if candidate.max_depth <= 0:
-            return Decision(PLAIN, 0, 0, "the next token is the last", ReasonCode.SHORT)
+    def _worth_a_look(self, candidate: Candidate, route: Route, batch: RoundEstimate) -> bool:
         if candidate.fixed is not None:
-            depth = min(candidate.fixed, candidate.max_depth)
-            return _chosen(candidate.proposer, depth, "draft length fixed by option", ReasonCode.FIXED)
-        depth = depths.get(candidate.request_id, 0)
-        if depth > 0:
-            self._rounds_off.pop(candidate.request_id, None)
-            reason = f"{candidate.reason}; best measured rate at {depth}"
-            return _chosen(candidate.proposer, depth, reason, ReasonCode.PAYS)
-        return self._off_or_probe(candidate)
+            return len(candidate.routes) > 1
+        if self.budget.affords(
+            route.proposer, batch.extra_seconds(route.proposer, min(PROBE_DEPTH, candidate.max_depth), 0.0)
+        ):
+            return True
+        grades = self.acceptance.grades(route.proposer)
+        offers = (self._offer(candidate, route, grade, candidate.max_depth) for grade in grades)
+        return any(batch.best_rate(offer) > batch.plain_rate for offer in offers)
 
-    def _off_or_probe(self, candidate: Candidate) -> Decision:
-        rounds = self._rounds_off.get(candidate.request_id, 0) + 1
-        self._rounds_off[candidate.request_id] = rounds
-        if rounds % PROBE_EVERY == 0:
-            depth = min(PROBE_DEPTH, candidate.max_depth)
-            return _chosen(candidate.proposer, depth, f"probe after {rounds} plain rounds", ReasonCode.PROBE)
-        return Decision(PLAIN, 0, 0, "plain decoding is faster by measurement", ReasonCode.NO_GAIN)
+    def _best_offer(self, candidate: Candidate, batch: RoundEstimate, glimpses: Glimpses) -> Offer | None:
+        """The proposer that brings most when this request alone drafts."""
+        offers = [offer for route in candidate.routes if (offer := self._seen_offer(candidate, route, glimpses))]
+        return max(offers, key=batch.best_rate) if len(offers) > 1 else next(iter(offers), None)
+
+    def _seen_offer(self, candidate: Candidate, route: Route, glimpses: Glimpses) -> Offer | None:
+        """None where nothing is offered, or nothing is known yet about what it takes."""
+        if not self.cost.knows(route.proposer):
+            return None
+        if not route.instant:
+            return self._offer(candidate, route, 0, candidate.max_depth)
+        draft = glimpses.get((route.proposer, candidate.request_id), EMPTY_DRAFT)
+        depth = min(draft.depth, candidate.max_depth)
+        return self._offer(candidate, route, draft.grade, depth) if depth else None
+
+    def _offer(self, candidate: Candidate, route: Route, grade: int, depth: int) -> Offer:
+        request_id = candidate.request_id
+        survival = self.acceptance.survival(
+            Source(route.proposer, grade), request_id, depth, kind=candidate.kind, caution=CAUTION
+        )
+        if request_id not in self._drafting:
+            survival = [share / MARGIN for share in survival]
+        rounds = max(candidate.expected / (1.0 + sum(survival)), 1.0)
+        return Offer(request_id, route, survival, candidate.lag.get(route.proposer, 0) / rounds)
+
+    def _find_probe(self, candidates: Sequence[Candidate], outlook: Outlook) -> Probe | None:
+        """The proposer, then the request, that was not tried for longest, if the budget allows."""
+        untried = [
+            (self.budget.last_tried(route.proposer), -self._plain_rounds.get(candidate.request_id, 0), at, route)
+            for at, candidate in enumerate(candidates)
+            for route in candidate.routes
+            if not outlook.uses(candidate, route)
+        ]
+        if untried:
+            self.budget.earn(outlook.batch.plain_seconds)
+        affordable = [entry for entry in untried if self.budget.affords(entry[3].proposer, 0.0)]
+        probes = (
+            self._affordable(candidates[at], route, outlook)
+            for *_, at, route in sorted(affordable, key=lambda entry: entry[:3])
+        )
+        return next((probe for probe in probes if probe is not None), None)
+
+    def _affordable(self, candidate: Candidate, route: Route, outlook: Outlook) -> Probe | None:
+        """A probe of this route, paid for; it costs what it adds to the round and what another draft would save."""
+        depth = min(PROBE_DEPTH, outlook.seen_depth(candidate, route))
+        lag = candidate.lag.get(route.proposer, 0)
+        beside = sum(outlook.depths.values())
+        seconds = outlook.batch.extra_seconds(route.proposer, depth, lag, beside) + outlook.given_up(candidate)
+        if depth == 0 or not self.budget.affords(route.proposer, seconds):
+            return None
+        self.budget.spend(route.proposer, seconds)
+        return Probe(candidate.request_id, route, depth, self.cost.draft_seconds(route.proposer, depth, lag=lag))
+
+    def _decision(self, candidate: Candidate, outlook: Outlook) -> Decision:
+        request_id, first, probe = candidate.request_id, candidate.routes[0], self._probe
+        if first.proposer == PLAIN:
+            return _plain(first.reason, first.code)
+        if candidate.fixed is not None:
+            return _fixed(candidate, outlook)
+        if probe is not None and probe.request_id == request_id:
+            return _draft(probe.route, probe.depth, f"{probe.route.proposer} is probed", ReasonCode.PROBE)
+        if request_id in outlook.depths:
+            route, depth = outlook.offers[request_id].route, outlook.depths[request_id]
+            return _draft(route, depth, f"{route.reason}; best measured rate at {depth}", ReasonCode.PAYS)
+        return self._no_draft(candidate, outlook)
+
+    def _no_draft(self, candidate: Candidate, outlook: Outlook) -> Decision:
+        offer = outlook.offers.get(candidate.request_id)
+        if offer is None:
+            names = " and ".join(route.proposer for route in candidate.routes)
+            return _plain(f"{names}: nothing to offer, or not promising", ReasonCode.NO_DRAFT)
+        if outlook.batch.size > 1 and self._pays_alone(candidate, offer):
+            return _plain("drafting would pay for this request alone, but not in this batch", ReasonCode.LOAD)
+        return _plain("plain decoding is faster by measurement", ReasonCode.NO_GAIN)
+
+    def _pays_alone(self, candidate: Candidate, offer: Offer) -> bool:
+        alone = RoundEstimate(self.cost, 1, 1, candidate.context)
+        return alone.best_rate(offer) > alone.plain_rate
+
+    def _remember(self, candidate: Candidate, decision: Decision) -> None:
+        request_id = candidate.request_id
+        self.decisions[request_id] = decision
+        self._kinds[request_id] = candidate.kind
+        if decision.depth == 0:
+            self._plain_rounds[request_id] = self._plain_rounds.get(request_id, 0) + 1
+        if decision.code is ReasonCode.PAYS:
+            self._drafting.add(request_id)
+        elif decision.code in (ReasonCode.NO_GAIN, ReasonCode.LOAD):
+            self._drafting.discard(request_id)
 
 
-def _chosen(proposer: str, depth: int, reason: str, code: ReasonCode) -> Decision:
-    return Decision(proposer if depth else PLAIN, depth, depth, reason, code)
+def _adapts(candidate: Candidate) -> bool:
+    return candidate.fixed is None and candidate.max_depth > 0 and candidate.routes[0].proposer != PLAIN
+
+
+def _fixed(candidate: Candidate, outlook: Outlook) -> Decision:
+    """The first route that has something to offer; of a single one that is not known before it is asked."""
+    depth = min(candidate.fixed or 0, candidate.max_depth)
+    has = [route for route in candidate.routes if outlook.seen_depth(candidate, route)]
+    route = has[0] if len(candidate.routes) > 1 and has else candidate.routes[0]
+    return _draft(route, depth, "draft length fixed by option", ReasonCode.FIXED)
+
+
+def _draft(route: Route, depth: int, reason: str, code: ReasonCode) -> Decision:
+    return Decision(route.proposer if depth else PLAIN, depth, depth, reason, code)
+
+
+def _plain(reason: str, code: ReasonCode) -> Decision:
+    return Decision(PLAIN, 0, 0, reason, code)

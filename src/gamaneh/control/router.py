@@ -1,21 +1,108 @@
-"""Request router: plain decoding or which proposer, per request, and why."""
+"""Request router: plain decoding or which proposers, per request, and why.
+
+The router says which proposers a request may use and what kind of request it is. Which of several pays in
+a round is measured by the kind (`Controller`).
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
+
 from gamaneh.control.quarantine import Quarantine
-from gamaneh.core import PLAIN, ReasonCode
+from gamaneh.core import AUTO, PLAIN, Needs, ReasonCode
+
+LONG_PROMPT = 512
+"""Tokens from which on a prompt counts as long: there is much to copy from, and much for a draft model to read."""
+
+SHORTEST = 2
+"""Tokens still to be emitted below which no draft can help."""
+
+HISTORY_FADE = 0.95
+USUAL_OUTPUT = 128.0
+"""Tokens of an output, expected before any was seen."""
+
+
+@dataclass(frozen=True, slots=True)
+class Features:
+    """What is known about a request before it is answered.
+
+    Args:
+        prompt_len: tokens of its prompt.
+        emitted: tokens emitted so far.
+        limit: tokens that may be emitted in all.
+        greedy: its temperature is 0.
+        grammar: its output is restricted.
+    """
+
+    prompt_len: int
+    emitted: int
+    limit: int
+    greedy: bool
+    grammar: bool = False
+
+    @property
+    def kind(self) -> str:
+        """Requests of one kind are expected to be drafted equally well."""
+        choice = "greedy" if self.greedy else "sampled"
+        length = "long prompt" if self.prompt_len >= LONG_PROMPT else "short prompt"
+        return ", ".join([choice, length, *(["grammar"] if self.grammar else [])])
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """A proposer that a request may use.
+
+    Args:
+        proposer: its name; `PLAIN` for none.
+        reason: why, in words.
+        code: the same, to count by.
+        instant: its drafts cost next to nothing and can be looked at first.
+    """
+
+    proposer: str
+    reason: str
+    code: ReasonCode
+    instant: bool = False
 
 
 class Router:
-    """Chooses the proposer that was asked for, as long as it is healthy."""
+    """Knows the proposers, their health, and how long outputs have been.
 
-    def __init__(self, quarantine: Quarantine) -> None:
-        self.quarantine = quarantine
+    Args:
+        proposers: what each needs, in the order of preference among equals.
+    """
 
-    def choose(self, wanted: str) -> tuple[str, str, ReasonCode]:
-        """Name of the proposer to use for a request that asks for `wanted`, and why."""
+    def __init__(self, quarantine: Quarantine, proposers: Mapping[str, Needs]) -> None:
+        self.quarantine, self.proposers = quarantine, proposers
+        self._usual_output = USUAL_OUTPUT
+
+    def routes(self, wanted: str, features: Features) -> tuple[Route, ...]:
+        """Proposers for a request that asks for `wanted`, at least one; a single plain one where none is left."""
         if wanted == PLAIN:
-            return PLAIN, "plain decoding was asked for", ReasonCode.ASKED_PLAIN
-        if not self.quarantine.allows(wanted):
-            return PLAIN, f"{wanted} is in quarantine: {self.quarantine.reason(wanted)}", ReasonCode.QUARANTINE
-        return wanted, f"{wanted} was asked for", ReasonCode.PAYS
+            return (Route(PLAIN, "plain decoding was asked for", ReasonCode.ASKED_PLAIN),)
+        if features.limit - features.emitted < SHORTEST:
+            return (Route(PLAIN, "the next token is the last", ReasonCode.SHORT),)
+        names = list(self.proposers) if wanted == AUTO else [wanted]
+        healthy = [name for name in names if self.quarantine.allows(name)]
+        if not healthy:
+            return (Route(PLAIN, self._why_none(names), ReasonCode.QUARANTINE),)
+        chosen = "chosen for" if wanted == AUTO else "asked for by"
+        reason = f"{chosen} a request ({features.kind})"
+        return tuple(self._route(name, reason) for name in healthy)
+
+    def expected_tokens(self, features: Features) -> float:
+        """Tokens that the request is expected still to emit: the usual output, the output so far again, its limit."""
+        usual = max(self._usual_output - features.emitted, features.emitted, 1.0)
+        return min(usual, features.limit - features.emitted)
+
+    def finished(self, emitted: int) -> None:
+        """An output of `emitted` tokens came to its end."""
+        self._usual_output += (1.0 - HISTORY_FADE) * (emitted - self._usual_output)
+
+    def _route(self, name: str, reason: str) -> Route:
+        return Route(name, f"{name} {reason}", ReasonCode.PAYS, self.proposers[name].instant)
+
+    def _why_none(self, names: list[str]) -> str:
+        reasons = (f"{name} is in quarantine: {self.quarantine.reason(name)}" for name in names)
+        return "; ".join(reasons) or "there is no proposer"

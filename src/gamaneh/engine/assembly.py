@@ -101,11 +101,11 @@ def _draft_model(target: LoadedModel, draft: LoadedModel, options: EngineOptions
 def _measure_costs(cost: CostModel, target: Runner, draft: DraftModel | None) -> None:
     """Time forwards of some sizes, so that the controller starts from facts; two runs each, the first to warm up."""
     for rows in sorted({target.computed_rows(rows) for rows in MEASURED_ROWS}):
-        cost.observe_verify(rows, _forward_seconds(target, rows))
+        cost.anchor_verify(rows, _forward_seconds(target, rows))
     if draft is not None:
         one_token = _forward_seconds(draft.runner, 1)
         for depth in (1, 8):
-            cost.observe_draft("draft_model", depth, depth * one_token)
+            cost.anchor_draft("draft_model", depth, depth * one_token)
 
 
 def _forward_seconds(runner: Runner, rows: int) -> float:

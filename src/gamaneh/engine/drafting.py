@@ -3,15 +3,36 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from gamaneh.control.quarantine import Quarantine
+import torch
+from torch import Tensor
+
+from gamaneh.control.quarantine import Fault, Quarantine
 from gamaneh.core import EMPTY_DRAFT, PLAIN, Draft, ProposalRow, Proposer, Rule, Use, Verdict
 from gamaneh.engine.scheduler import Scheduled
 from gamaneh.engine.sequence import SequenceState
-from gamaneh.errors import GamanehError
+from gamaneh.errors import GamanehError, OutOfMemory
 from gamaneh.sampling.pruning import prune
+
+Clock = Callable[[], float]
+
+CERTAIN = 1.001
+"""A probability of 1, and what rounding may add to it."""
+
+
+class NonsenseDraft(ValueError):
+    """A proposer returned what cannot be a draft."""
+
+
+_FAULTS: Mapping[type[Exception], Fault] = {
+    NonsenseDraft: Fault.NONSENSE,
+    MemoryError: Fault.MEMORY,
+    OutOfMemory: Fault.MEMORY,
+    torch.OutOfMemoryError: Fault.MEMORY,
+}
 
 
 @dataclass(slots=True)
@@ -21,41 +42,63 @@ class Drafts:
     Args:
         by_request: draft of each request; those without one are not in it.
         rows: what each proposer was asked.
-        seconds: time that each proposer took.
+        seconds: time that each proposer took, looks before the decision included.
+        lag: tokens that each proposer had to read first.
     """
 
     by_request: dict[str, Draft] = field(default_factory=dict)
     rows: dict[str, list[ProposalRow]] = field(default_factory=dict)
-    seconds: dict[str, float] = field(default_factory=dict)
+    seconds: dict[str, float] = field(default_factory=lambda: defaultdict(float))
+    lag: dict[str, int] = field(default_factory=lambda: defaultdict(int))
 
     def of(self, request_id: str) -> Draft:
         return self.by_request.get(request_id, EMPTY_DRAFT)
+
+    def depth(self, proposer: str) -> int:
+        """Longest draft that this proposer made."""
+        return max((self.of(row.request_id).depth for row in self.rows.get(proposer, [])), default=0)
 
 
 class Drafting:
     """Holds the proposers and keeps their failures away from the requests."""
 
-    def __init__(self, proposers: Mapping[str, Proposer], quarantine: Quarantine, vocab_size: int) -> None:
-        self.proposers, self.quarantine, self.vocab_size = proposers, quarantine, vocab_size
+    def __init__(
+        self,
+        proposers: Mapping[str, Proposer],
+        quarantine: Quarantine,
+        vocab_size: int,
+        clock: Clock = time.perf_counter,
+    ) -> None:
+        self.proposers, self.quarantine, self.vocab_size, self.clock = proposers, quarantine, vocab_size, clock
+        self._read: dict[str, dict[str, int]] = {}
+        self._round = Drafts()
+        self._seen: dict[tuple[str, str], Draft] = {}
 
     @property
     def taps(self) -> tuple[int, ...]:
         """Layers of the target that any proposer reads, in order."""
         return tuple(sorted({layer for p in self.proposers.values() for layer in p.needs.hidden_layers}))
 
+    def lag(self, sequence: SequenceState) -> dict[str, int]:
+        """Tokens of the request that each proposer has not read yet."""
+        read = self._read.get(sequence.request_id, {})
+        return {name: len(sequence.tokens) - read.get(name, 0) for name in self.proposers}
+
+    def peek(self, name: str, sequences: Sequence[SequenceState], max_depth: int) -> dict[str, Draft]:
+        """Drafts that this proposer has for these requests; `propose` uses them, cut to what was decided."""
+        drafts = self._ask(name, [_proposal_row(sequence, max_depth, max_depth) for sequence in sequences], sequences)
+        self._seen |= {(name, request_id): draft for request_id, draft in drafts.items()}
+        return drafts
+
     def propose(self, plan: Sequence[Scheduled]) -> Drafts:
         """One draft for each row whose decision allows one."""
-        drafts = Drafts()
-        sequences: dict[str, SequenceState] = {}
+        asked: dict[str, list[Scheduled]] = defaultdict(list)
         for item in plan:
             if item.decision.proposer != PLAIN:
-                drafts.rows.setdefault(item.decision.proposer, []).append(_proposal_row(item))
-                sequences[item.sequence.request_id] = item.sequence
-        for name, rows in drafts.rows.items():
-            started = time.perf_counter()
-            made = self._ask(name, rows, sequences)
-            drafts.seconds[name] = time.perf_counter() - started
-            drafts.by_request |= {row.request_id: draft for row, draft in zip(rows, made, strict=True)}
+                asked[item.decision.proposer].append(item)
+        for name, items in asked.items():
+            self._draft(name, items)
+        drafts, self._round, self._seen = self._round, Drafts(), {}
         return drafts
 
     def observe(self, drafts: Drafts, verdicts: Mapping[str, Verdict]) -> None:
@@ -70,36 +113,81 @@ class Drafting:
     def drop(self, request_ids: Iterable[str]) -> None:
         """Let all proposers forget these requests."""
         ids = list(request_ids)
+        for request_id in ids:
+            self._read.pop(request_id, None)
         for name, proposer in self.proposers.items():
             try:
                 proposer.drop(ids)
             except Exception as error:
-                self.quarantine.report(name, f"{type(error).__name__}: {error}")
+                self._report(name, error)
 
-    def _ask(self, name: str, rows: list[ProposalRow], sequences: Mapping[str, SequenceState]) -> list[Draft]:
+    def _draft(self, name: str, items: Sequence[Scheduled]) -> None:
+        """Drafts of one proposer: those that were seen already, cut, and the others."""
+        rows = [_proposal_row(item.sequence, item.decision.depth, item.decision.nodes) for item in items]
+        self._round.rows[name] = rows
+        unseen = [at for at, item in enumerate(items) if not self._saw(name, item)]
+        if unseen:
+            asked = self._ask(name, [rows[at] for at in unseen], [items[at].sequence for at in unseen])
+            self._round.by_request |= asked
+        for row in (row for at, row in enumerate(rows) if at not in unseen):
+            self._round.by_request[row.request_id] = self._seen[name, row.request_id].cut(row.max_depth)
+
+    def _saw(self, name: str, item: Scheduled) -> bool:
+        return (name, item.sequence.request_id) in self._seen
+
+    def _ask(self, name: str, rows: list[ProposalRow], sequences: Sequence[SequenceState]) -> dict[str, Draft]:
+        """Checked drafts by request, none where the proposer failed; timed."""
+        started = self.clock()
+        self._round.lag[name] += sum(self._catch_up(name, sequence) for sequence in sequences)
+        drafts = self._try(name, rows, sequences)
+        self._round.seconds[name] += self.clock() - started
+        return {row.request_id: draft for row, draft in zip(rows, drafts, strict=True)}
+
+    def _catch_up(self, name: str, sequence: SequenceState) -> int:
+        read = self._read.setdefault(sequence.request_id, {})
+        lag = len(sequence.tokens) - read.get(name, 0)
+        read[name] = len(sequence.tokens)
+        return lag
+
+    def _try(self, name: str, rows: list[ProposalRow], sequences: Sequence[SequenceState]) -> list[Draft]:
         try:
             made = self.proposers[name].propose(rows)
-            for row, draft in zip(rows, made, strict=True):
-                self._check(row, draft, sequences[row.request_id].rule)
+            for row, draft, sequence in zip(rows, made, sequences, strict=True):
+                self._check(row, draft, sequence.rule)
         except Exception as error:
             self._failed(name, rows, error)
             return [EMPTY_DRAFT] * len(rows)
         self.quarantine.passed(name)
-        return [_allowed(sequences[row.request_id], draft) for row, draft in zip(rows, made, strict=True)]
+        return [_allowed(sequence, draft) for sequence, draft in zip(sequences, made, strict=True)]
 
     def _failed(self, name: str, rows: list[ProposalRow], error: Exception) -> None:
-        self.quarantine.report(name, f"{type(error).__name__}: {error}")
+        self._report(name, error)
         self.drop([row.request_id for row in rows])
+
+    def _report(self, name: str, error: Exception) -> None:
+        self.quarantine.report(name, f"{type(error).__name__}: {error}", _fault(error))
 
     def _check(self, row: ProposalRow, draft: Draft, rule: Rule) -> None:
         if len(draft) > row.max_nodes or draft.depth > row.max_depth:
-            raise ValueError(
+            raise NonsenseDraft(
                 f"draft must have at most {row.max_nodes} nodes of depth {row.max_depth}, got {len(draft)}"
             )
         if any(not 0 <= token < self.vocab_size for token in draft.tokens):
-            raise ValueError(f"draft tokens must be below {self.vocab_size}, got {draft.tokens}")
+            raise NonsenseDraft(f"draft tokens must be below {self.vocab_size}, got {draft.tokens}")
         if not draft.is_chain and not rule.trees:
-            raise ValueError(f"rule {rule.name} must be given chains, got a tree")
+            raise NonsenseDraft(f"rule {rule.name} must be given chains, got a tree")
+        if draft.probs is not None and not _are_chances(draft.probs, draft.tokens):
+            raise NonsenseDraft("draft probabilities of the drafted tokens must be above 0 and at most 1")
+
+
+def _are_chances(probs: Tensor, tokens: Sequence[int]) -> bool:
+    """Whether each drafted token can have been drawn from its row of `[num_nodes, vocab]`; NaN cannot."""
+    chances = probs[range(len(tokens)), tokens]
+    return bool(((chances > 0.0) & (chances <= CERTAIN)).all())
+
+
+def _fault(error: Exception) -> Fault:
+    return next((fault for kind, fault in _FAULTS.items() if isinstance(error, kind)), Fault.ERROR)
 
 
 def _allowed(sequence: SequenceState, draft: Draft) -> Draft:
@@ -112,13 +200,12 @@ def _allowed(sequence: SequenceState, draft: Draft) -> Draft:
         return EMPTY_DRAFT
 
 
-def _proposal_row(item: Scheduled) -> ProposalRow:
-    sequence = item.sequence
+def _proposal_row(sequence: SequenceState, max_depth: int, max_nodes: int) -> ProposalRow:
     return ProposalRow(
         request_id=sequence.request_id,
         tokens=sequence.tokens,
-        max_depth=item.decision.depth,
-        max_nodes=item.decision.nodes,
+        max_depth=max_depth,
+        max_nodes=max_nodes,
         sampler=sequence.sampler,
         use=Use.DRAFT if sequence.rule.wants_probs else Use.TARGET,
         want_probs=sequence.rule.wants_probs,

@@ -10,15 +10,10 @@ from dataclasses import dataclass, field, replace
 
 from torch import Tensor
 
-from gamaneh.control.acceptance import AcceptanceTracker
-from gamaneh.control.controller import Candidate, Controller
-from gamaneh.control.cost import CostModel
-from gamaneh.control.quarantine import Quarantine
-from gamaneh.control.router import Router
 from gamaneh.core import (
+    AUTO,
     PLAIN,
     BatchReport,
-    Decision,
     Draft,
     FinishReason,
     Proposer,
@@ -27,10 +22,11 @@ from gamaneh.core import (
     Verdict,
 )
 from gamaneh.engine.admission import SupportsText, make_sequence
-from gamaneh.engine.drafting import Drafting, Drafts
+from gamaneh.engine.drafting import Clock, Drafts
 from gamaneh.engine.emission import add_prompt_logprobs, emit
 from gamaneh.engine.scheduler import PREFILL, Scheduled, Scheduler
 from gamaneh.engine.sequence import SequenceState
+from gamaneh.engine.steering import Steering
 from gamaneh.errors import GamanehError, InvalidRequest
 from gamaneh.kv.manager import KVManager
 from gamaneh.metrics.timeline import RequestTimeline
@@ -61,6 +57,7 @@ class Engine:
         proposers: those that requests may use, by name.
         speculation: how requests speculate that do not say otherwise.
         options: limits.
+        clock: seconds by which costs are measured.
     """
 
     def __init__(
@@ -72,17 +69,16 @@ class Engine:
         proposers: Mapping[str, Proposer] | None = None,
         speculation: SpeculationOptions | None = None,
         options: EngineOptions | None = None,
+        clock: Clock = time.perf_counter,
     ) -> None:
         self.target, self.kv, self.tokenizer = target, kv, tokenizer
         self.proposers = dict(proposers or {})
         self.speculation = speculation or SpeculationOptions()
         self.options = options or EngineOptions()
-        self.quarantine = Quarantine()
-        self.cost = CostModel(target.computed_rows)
-        self.controller = Controller(AcceptanceTracker(), self.cost)
-        self.router = Router(self.quarantine)
+        self.clock = clock
+        self.steering = Steering(target, self.proposers, clock)
+        self.drafting, self.quarantine, self.cost = self.steering.drafting, self.steering.quarantine, self.steering.cost
         self.scheduler = Scheduler(kv, self.options)
-        self.drafting = Drafting(self.proposers, self.quarantine, target.vocab_size)
         self.observers: list[Callable[[StepReport], None]] = []
         self.batch_observers: list[Callable[[BatchReport], None]] = []
         self.request_observers: list[Callable[[RequestTimeline], None]] = []
@@ -106,8 +102,9 @@ class Engine:
 
     def gives_probs(self, speculation: SpeculationOptions) -> bool:
         """Whether drafts under these options come with the probabilities that they were drawn from."""
-        proposer = self.proposers.get(speculation.proposer)
-        return proposer is not None and proposer.needs.probs and speculation.draft_sampling == "request"
+        names = self.proposers if speculation.proposer == AUTO else [speculation.proposer]
+        gives = any(name in self.proposers and self.proposers[name].needs.probs for name in names)
+        return gives and speculation.draft_sampling == "request"
 
     def add(
         self,
@@ -139,8 +136,8 @@ class Engine:
         if request_id in self._sequences:
             raise InvalidRequest("request_id", "must not be in use", request_id)
         speculation = self.speculation if speculation is None else speculation
-        if speculation.proposer != PLAIN and speculation.proposer not in self.proposers:
-            known = ", ".join([PLAIN, *self.proposers])
+        if speculation.proposer not in (PLAIN, AUTO, *self.proposers):
+            known = ", ".join([PLAIN, AUTO, *self.proposers])
             raise InvalidRequest("proposer", f"must be one of {known}", speculation.proposer)
         sequence = make_sequence(
             request_id,
@@ -177,32 +174,23 @@ class Engine:
     def step(self) -> list[StepOutput]:
         """One round: every scheduled request gets a prefill chunk, or emits one token or more."""
         started = time.perf_counter()
-        plan = self.scheduler.plan(self._decide)
+        plan = self.scheduler.plan(self.steering.decide)
         drafts = self.drafting.propose(plan)
+        drafted = self.clock()
         forward, seconds = self._verify(plan, drafts)
         round_ = self._judge(plan, drafts, forward)
         self._commit(plan, round_, forward)
-        self._observe(plan, drafts, round_, seconds)
+        self._observe(plan, drafts, round_, (seconds, self.clock() - drafted))
         self._deliver(round_)
         self._let_go(plan)
         self._report_batch(plan, drafts, round_, (started, seconds))
         return round_.outputs
 
-    def _decide(self, decoding: Sequence[SequenceState]) -> list[Decision]:
-        self.quarantine.tick()
-        return self.controller.decide([self._candidate(sequence) for sequence in decoding])
-
-    def _candidate(self, sequence: SequenceState) -> Candidate:
-        options = sequence.speculation
-        proposer, reason, code = self.router.choose(options.proposer)
-        room = min(options.max_draft_length, sequence.remaining - 1)
-        return Candidate(sequence.request_id, proposer, room, options.draft_length, reason, code)
-
     def _verify(self, plan: Plan, drafts: Drafts) -> tuple[Forward, float]:
         feeds = [self._feed(item, drafts.of(item.sequence.request_id)) for item in plan]
-        started = time.perf_counter()
+        started = self.clock()
         forward = self.target.forward(feeds, taps=self.drafting.taps) if feeds else Forward([], [])
-        return forward, time.perf_counter() - started
+        return forward, self.clock() - started
 
     def _feed(self, item: Scheduled, draft: Draft) -> Feed:
         sequence = item.sequence
@@ -260,20 +248,20 @@ class Engine:
             self.kv.commit(sequence.request_id, sequence.tokens, item.count, path)
             sequence.cached_len = self.kv.length(sequence.request_id)
 
-    def _observe(self, plan: Plan, drafts: Drafts, round_: Round, seconds: float) -> None:
-        """Proposers, cost model and everybody who reads step reports learn what happened."""
-        self.drafting.observe(drafts, round_.verdicts)
+    def _observe(self, plan: Plan, drafts: Drafts, round_: Round, times: tuple[float, float]) -> None:
+        """Proposers, cost model and everybody who reads step reports learn what happened.
+
+        Args:
+            times: seconds of the target's forward, and of everything after the drafts.
+        """
+        seconds, cost = times
         decoding = [
             item for item in plan if item.sequence.request_id in round_.verdicts and item.decision is not PREFILL
         ]
-        if len(decoding) == len(plan):
-            self.cost.observe_verify(sum(1 + len(drafts.of(item.sequence.request_id)) for item in plan), seconds)
-        for name, spent in drafts.seconds.items():
-            depth = max(drafts.of(row.request_id).depth for row in drafts.rows[name])
-            self.cost.observe_draft(name, depth, spent)
-        for item in decoding:
-            report = self._report(item, drafts, round_, seconds, len(decoding))
-            self.controller.observe(report)
+        reports = [self._report(item, drafts, round_, seconds, len(decoding)) for item in decoding]
+        self.drafting.observe(drafts, round_.verdicts)
+        self.steering.observe(drafts, reports, cost if len(decoding) == len(plan) else None)
+        for report in reports:
             for observer in self.observers:
                 observer(report)
 
@@ -332,8 +320,7 @@ class Engine:
 
     def _finish(self, sequence: SequenceState) -> None:
         self.scheduler.remove(sequence)
-        self.drafting.drop([sequence.request_id])
-        self.controller.drop(sequence.request_id)
+        self.steering.finished(sequence)
         del self._sequences[sequence.request_id]
         assert sequence.finish_reason is not None, f"{sequence.request_id} is let go but has not ended"
         sequence.timeline.finish(sequence.finish_reason)

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Collection, Iterable, Sequence
+from dataclasses import replace
 from itertools import cycle, islice, takewhile
 
 from gamaneh.core import Draft, Needs, ProposalRow, Verdict
+
+GRADE_BORDERS = (4, 8)
+"""Tokens of a match from which on a draft has the next grade: the longer the match, the surer what follows."""
 
 
 class NgramIndex:
@@ -67,6 +71,13 @@ class NgramIndex:
                 return tuple(self._reference._tokens[found : found + length])
         return self._repeated(own, length) if own else ()
 
+    def matched(self) -> int:
+        """Tokens of the longest known ending, up to `max_ngram`; 0 where `continuation` is empty."""
+        own = self._matched(self._find(self._tokens), self._tokens)
+        if self._reference is None:
+            return own
+        return max(own, self._reference._matched(self._reference._find(self._tokens), self._tokens))
+
     def _index_end(self) -> None:
         """Index the n-grams at the end of the text, which is about to go on."""
         end = len(self._tokens)
@@ -121,7 +132,7 @@ class LookupProposer:
     """
 
     name = "lookup"
-    needs = Needs()
+    needs = Needs(instant=True)
 
     def __init__(self, max_ngram: int = 8, min_ngram: int = 2, forbidden: Collection[int] = ()) -> None:
         self._max_ngram = max_ngram
@@ -151,4 +162,9 @@ class LookupProposer:
             index = self._indexes[row.request_id] = NgramIndex(self._max_ngram, self._min_ngram, row.reference)
         index.extend(row.tokens[len(index) :])
         copied = index.continuation(row.max_depth)
-        return Draft.chain(takewhile(lambda token: token not in self._forbidden, copied))
+        tokens = takewhile(lambda token: token not in self._forbidden, copied)
+        return replace(Draft.chain(tokens), grade=_grade(index.matched()))
+
+
+def _grade(matched: int) -> int:
+    return sum(matched >= border for border in GRADE_BORDERS)

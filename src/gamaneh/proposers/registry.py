@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from gamaneh.core import PLAIN, Proposer
+from gamaneh.core import AUTO, PLAIN, Proposer
 from gamaneh.errors import InvalidOption
 from gamaneh.kv.manager import KVManager
 from gamaneh.models.runner import Runner
@@ -62,11 +62,13 @@ REGISTRY: Mapping[str, Callable[[Ingredients], Proposer]] = {"lookup": _lookup, 
 def build_proposers(parts: Ingredients) -> dict[str, Proposer]:
     """The proposers that these ingredients allow, among them the one that the options ask for.
 
+    `auto` asks for no single one: the router takes whichever pays in each round.
+
     Raises:
         InvalidOption: it is unknown, or something that it needs is missing.
     """
     wanted = parts.options.proposer
-    if wanted != PLAIN and wanted not in REGISTRY:
-        raise InvalidOption("proposer", f"must be one of {', '.join([PLAIN, *REGISTRY])}", wanted)
-    names = {"lookup", *([] if parts.draft_model is None else ["draft_model"]), *([] if wanted == PLAIN else [wanted])}
+    if wanted not in (PLAIN, AUTO, *REGISTRY):
+        raise InvalidOption("proposer", f"must be one of {', '.join([PLAIN, AUTO, *REGISTRY])}", wanted)
+    names = {"lookup", *([] if parts.draft_model is None else ["draft_model"]), *({wanted} - {PLAIN, AUTO})}
     return {name: REGISTRY[name](parts) for name in sorted(names)}

@@ -1,0 +1,58 @@
+"""What a proposer's drafts cost and what they save, to find those that are too slow."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+
+WINDOW = 32
+"""Rounds that are weighed together."""
+
+TOLERATED_LOSS = 0.1
+"""Share of the time of plain decoding that a proposer may lose over a window."""
+
+PATIENCE = 2.0
+"""Plain steps that one candidate may take where the draft length is fixed: who fixes it may accept a loss."""
+
+
+@dataclass(frozen=True, slots=True)
+class Account:
+    """One proposer in one round.
+
+    Args:
+        spent: seconds of its drafts.
+        accepted: candidates that were kept, of all its requests.
+        plain_seconds: expected seconds of a plain step of the batch.
+        batch_size: requests in the batch.
+        patience: candidates whose draft length was fixed, on the longest path.
+    """
+
+    spent: float
+    accepted: int
+    plain_seconds: float
+    batch_size: int
+    patience: int = 0
+
+    @property
+    def loss(self) -> float:
+        """Seconds that it cost beyond what it saved: an accepted token saves one request's share of a step."""
+        saved = self.accepted * self.plain_seconds / self.batch_size
+        return self.spent - saved - PATIENCE * self.patience * self.plain_seconds
+
+
+@dataclass(slots=True)
+class Ledger:
+    """The accounts of one proposer over a window of rounds."""
+
+    accounts: deque[Account] = field(default_factory=lambda: deque(maxlen=WINDOW))
+
+    def add(self, account: Account) -> bool:
+        """Enter one round; true when a full window shows a loss beyond what is tolerated. Then a new one begins."""
+        self.accounts.append(account)
+        if len(self.accounts) < WINDOW:
+            return False
+        loss = sum(entry.loss for entry in self.accounts)
+        too_slow = loss > TOLERATED_LOSS * sum(entry.plain_seconds for entry in self.accounts)
+        if too_slow:
+            self.accounts.clear()
+        return too_slow

@@ -1,0 +1,107 @@
+"""Router, controller and fallback put to work: what each request drafts in a round, and what is learned from it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from gamaneh.control.acceptance import AcceptanceTracker
+from gamaneh.control.controller import Controller
+from gamaneh.control.cost import CostModel
+from gamaneh.control.ledger import Account, Ledger
+from gamaneh.control.quarantine import Fault, Quarantine
+from gamaneh.control.round import Candidate
+from gamaneh.control.router import Features, Router
+from gamaneh.core import Decision, Draft, Proposer, ReasonCode, StepReport
+from gamaneh.engine.drafting import Clock, Drafting, Drafts
+from gamaneh.engine.sequence import SequenceState
+from gamaneh.models.runner import Runner
+
+
+class Steering:
+    """Decides before a round and learns after it."""
+
+    def __init__(self, target: Runner, proposers: Mapping[str, Proposer], clock: Clock) -> None:
+        self.quarantine = Quarantine()
+        self.cost = CostModel(target.computed_rows)
+        self.controller = Controller(AcceptanceTracker(), self.cost)
+        self.router = Router(self.quarantine, {name: proposer.needs for name, proposer in proposers.items()})
+        self.drafting = Drafting(proposers, self.quarantine, target.vocab_size, clock)
+        self._ledgers = {name: Ledger() for name in proposers}
+
+    def decide(self, sequences: Sequence[SequenceState]) -> list[Decision]:
+        """One decision per request that is decoding."""
+        self.quarantine.tick()
+        by_id = {sequence.request_id: sequence for sequence in sequences}
+
+        def peek(proposer: str, request_ids: Sequence[str], max_depth: int) -> Mapping[str, Draft]:
+            return self.drafting.peek(proposer, [by_id[request_id] for request_id in request_ids], max_depth)
+
+        return self.controller.decide([self._candidate(sequence) for sequence in sequences], peek)
+
+    def observe(self, drafts: Drafts, reports: Sequence[StepReport], seconds: float | None) -> None:
+        """Learn from a round.
+
+        Args:
+            reports: one per request that was decoding.
+            seconds: of the round without its drafts; None when it read prompts as well.
+        """
+        if not reports:
+            return
+        size, context = len(reports), sum(report.context_len for report in reports)
+        for name in self.drafting.proposers.keys() & drafts.seconds.keys():
+            self.controller.observe_draft(
+                name,
+                drafts.depth(name),
+                drafts.seconds[name],
+                batch=len(drafts.rows.get(name, [])),
+                lag=drafts.lag[name],
+            )
+            self._weigh(name, drafts, [report for report in reports if report.proposer == name], size, context)
+        if seconds is not None:
+            rows = size + sum(report.drafted for report in reports)
+            self.cost.observe_verify(rows, seconds, batch=size, context=context)
+        for report in reports:
+            self.controller.observe(report, drafts.of(report.request_id).grade)
+
+    def finished(self, sequence: SequenceState) -> None:
+        """Forget a request, and remember how long its output was."""
+        self.router.finished(sequence.num_emitted)
+        self.controller.drop(sequence.request_id)
+        self.drafting.drop([sequence.request_id])
+
+    def _candidate(self, sequence: SequenceState) -> Candidate:
+        options, features = sequence.speculation, _features(sequence)
+        return Candidate(
+            sequence.request_id,
+            self.router.routes(options.proposer, features),
+            min(options.max_draft_length, sequence.remaining - 1),
+            options.draft_length,
+            features.kind,
+            sequence.cached_len,
+            self.drafting.lag(sequence),
+            self.router.expected_tokens(features),
+        )
+
+    def _weigh(self, name: str, drafts: Drafts, reports: Sequence[StepReport], size: int, context: int) -> None:
+        """Quarantine a proposer that costs more than it saves. Probes may: they have a budget of their own."""
+        if not reports or any(report.reason_code is ReasonCode.PROBE for report in reports):
+            return
+        account = Account(
+            spent=drafts.seconds[name],
+            accepted=sum(report.accepted for report in reports),
+            plain_seconds=self.cost.verify_seconds(size, batch=size, context=context),
+            batch_size=size,
+            patience=max(report.depth * (report.reason_code is ReasonCode.FIXED) for report in reports),
+        )
+        if self._ledgers[name].add(account):
+            self.quarantine.report(name, "it takes more time than it saves", Fault.SLOW)
+
+
+def _features(sequence: SequenceState) -> Features:
+    return Features(
+        prompt_len=sequence.prompt_len,
+        emitted=sequence.num_emitted,
+        limit=sequence.limit - sequence.prompt_len,
+        greedy=sequence.params.greedy,
+        grammar=sequence.mask is not None,
+    )

@@ -1,0 +1,41 @@
+"""A proposer that takes more than it saves over a window is found out."""
+
+from __future__ import annotations
+
+from gamaneh.control.ledger import WINDOW, Account, Ledger
+
+
+def verdicts(account: Account, rounds: int = WINDOW) -> list[bool]:
+    ledger = Ledger()
+    return [ledger.add(account) for _ in range(rounds)]
+
+
+def account(spent: float, accepted: int, *, batch_size: int = 1, patience: int = 0) -> Account:
+    return Account(spent, accepted, plain_seconds=1.0, batch_size=batch_size, patience=patience)
+
+
+def test_only_a_full_window_is_judged() -> None:
+    assert verdicts(account(5.0, 0)) == [False] * (WINDOW - 1) + [True]
+
+
+def test_after_a_verdict_a_new_window_begins() -> None:
+    assert sum(verdicts(account(5.0, 0), 3 * WINDOW)) == 3
+
+
+def test_what_is_saved_is_set_off() -> None:
+    assert not any(verdicts(account(2.0, 2)))
+    assert any(verdicts(account(2.0, 1)))
+
+
+def test_in_a_batch_an_accepted_token_saves_one_requests_share() -> None:
+    assert not any(verdicts(account(0.5, 2, batch_size=4)))
+    assert any(verdicts(account(1.0, 2, batch_size=4)))
+
+
+def test_a_small_loss_is_tolerated() -> None:
+    assert not any(verdicts(account(0.09, 0)))
+
+
+def test_whoever_fixes_the_draft_length_may_lose_within_reason() -> None:
+    assert not any(verdicts(account(8.0, 0, patience=8)))
+    assert any(verdicts(account(40.0, 0, patience=8)))

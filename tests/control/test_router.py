@@ -1,0 +1,72 @@
+"""The router names the proposers that a request may use, and says why."""
+
+from __future__ import annotations
+
+import pytest
+
+from gamaneh.control.quarantine import Quarantine
+from gamaneh.control.router import LONG_PROMPT, USUAL_OUTPUT, Features, Router
+from gamaneh.core import AUTO, PLAIN, Needs, ReasonCode
+
+
+def features(**more) -> Features:
+    return Features(**({"prompt_len": 10, "emitted": 0, "limit": 100, "greedy": True} | more))
+
+
+def router() -> Router:
+    return Router(Quarantine(), {"copier": Needs(instant=True), "drafter": Needs()})
+
+
+def names(routes) -> list[str]:
+    return [route.proposer for route in routes]
+
+
+def test_the_proposer_that_was_asked_for_is_taken() -> None:
+    assert names(router().routes("drafter", features())) == ["drafter"]
+
+
+def test_auto_offers_all_of_them() -> None:
+    routes = router().routes(AUTO, features())
+    assert names(routes) == ["copier", "drafter"]
+    assert [route.instant for route in routes] == [True, False]
+
+
+def test_a_proposer_in_quarantine_is_left_out_and_the_reason_given() -> None:
+    under_test = router()
+    under_test.quarantine.report("drafter", "RuntimeError: broken")
+    assert names(under_test.routes(AUTO, features())) == ["copier"]
+    route = under_test.routes("drafter", features())[0]
+    assert (route.proposer, route.code) == (PLAIN, ReasonCode.QUARANTINE)
+    assert "RuntimeError: broken" in route.reason
+
+
+def test_plain_decoding_is_given_where_it_was_asked_for() -> None:
+    assert router().routes(PLAIN, features())[0].code is ReasonCode.ASKED_PLAIN
+
+
+def test_the_last_token_is_not_drafted() -> None:
+    assert router().routes("drafter", features(emitted=99))[0].code is ReasonCode.SHORT
+
+
+def test_auto_without_proposers_is_plain() -> None:
+    assert names(Router(Quarantine(), {}).routes(AUTO, features())) == [PLAIN]
+
+
+@pytest.mark.parametrize(
+    "other", [{"greedy": False}, {"grammar": True}, {"prompt_len": LONG_PROMPT}], ids=lambda other: next(iter(other))
+)
+def test_what_matters_for_drafting_makes_another_kind(other) -> None:
+    assert features(**other).kind != features().kind
+
+
+def test_an_output_is_expected_to_be_as_long_as_usual_within_its_limit() -> None:
+    under_test = router()
+    assert under_test.expected_tokens(features(limit=1000)) == USUAL_OUTPUT
+    assert under_test.expected_tokens(features(limit=20)) == 20
+    for _ in range(200):
+        under_test.finished(10)
+    assert under_test.expected_tokens(features(limit=1000)) == pytest.approx(10, abs=0.1)
+
+
+def test_an_output_that_is_longer_than_usual_is_expected_to_go_on() -> None:
+    assert router().expected_tokens(features(emitted=500, limit=1000)) == 500
