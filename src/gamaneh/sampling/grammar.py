@@ -92,7 +92,7 @@ class Grammar:
         matcher = library.LLMatcher(_vocabulary(library, tokenizer), text, log_level=0, limits=limits)
         if matcher.is_error():
             raise InvalidRequest(
-                field, "must be a JSON schema that a grammar can enforce", _reason(matcher.get_error())
+                field, "must hold a JSON schema that a grammar can enforce", _reason(matcher.get_error())
             )
         return cls(matcher, end_ids)
 
