@@ -227,6 +227,8 @@ class BatchReport:
         draft_seconds: duration of the drafts, by proposer.
         verify_seconds: duration of the target's forward.
         step_seconds: duration of the whole step.
+        plain_seconds: what plain decoding would have taken for the emitted tokens, by the cost model;
+            None where a prompt was read, or before anything was measured.
     """
 
     requests: int
@@ -238,6 +240,7 @@ class BatchReport:
     draft_seconds: Mapping[str, float]
     verify_seconds: float
     step_seconds: float
+    plain_seconds: float | None
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,7 @@ from prometheus_client.metrics_core import Metric
 from gamaneh.core import BatchReport, FinishReason, Origin, ReasonCode, StepReport
 from gamaneh.metrics.prometheus import PrometheusMetrics
 from gamaneh.metrics.timeline import RequestTimeline
+from gamaneh.testing import BYTE_VOCAB, ByteTokenizer, ScriptedRunner, hashed, scripted_engine
 
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"
@@ -39,15 +40,17 @@ class Series:
 
 def exported() -> list[Series]:
     """Every family of a server that was told everything once, so that every label is there."""
+    engine = scripted_engine(ScriptedRunner(hashed(BYTE_VOCAB), BYTE_VOCAB), ByteTokenizer())
+    engine.quarantine.report("lookup", "words")
     metrics = PrometheusMetrics()
+    metrics.attach(engine)
     metrics.observe_step(
         StepReport("r", "lookup", "match", 2, 2, 1, 2, 1, 9, 0.1, 0.1, 2, "words", ReasonCode.PAYS),
     )
-    metrics.observe_batch(BatchReport(1, 0, 2, 3, 0, {Origin.ACCEPTED: 1}, {"lookup": 0.1}, 0.1, 0.2))
+    metrics.observe_batch(BatchReport(1, 0, 2, 3, 0, {Origin.ACCEPTED: 1}, {"lookup": 0.1}, 0.1, 0.2, 0.3))
     metrics.observe_request(
         RequestTimeline("r", 9, "lookup", 0.0, 1.0, 0, [2.0], [], 3.0, FinishReason.STOP),
     )
-    metrics.observe_failure("lookup", "error")
     metrics.observe_response("/v1/completions", 200)
     metrics.set_load(running=1, waiting=0, kv_used=1, kv_total=2)
     metrics.set_limits(max_batch=1, step_tokens=1)

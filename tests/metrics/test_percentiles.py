@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gamaneh.metrics.percentiles import Percentiles, percentiles
@@ -26,6 +26,7 @@ def test_one_slow_request_shows_in_the_tail_and_not_in_the_median() -> None:
     assert summary.p99 > 1.9
 
 
+@settings(deadline=None)
 @given(st.lists(FINITE, min_size=1))
 def test_percentiles_are_in_order_and_within_the_values(values: list[float]) -> None:
     summary = percentiles(values)

@@ -11,6 +11,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 from prometheus_client.parser import text_string_to_metric_families
 
+from gamaneh.control.quarantine import Fault
 from gamaneh.core import BatchReport, FinishReason, Origin, ReasonCode, StepReport
 from gamaneh.metrics.prometheus import PrometheusMetrics
 from gamaneh.metrics.timeline import RequestTimeline
@@ -52,6 +53,7 @@ def batch(**changes: object) -> BatchReport:
         "draft_seconds": {"lookup": 0.001},
         "verify_seconds": 0.05,
         "step_seconds": 0.06,
+        "plain_seconds": 0.09,
     }
     return BatchReport(**(report | changes))  # type: ignore[arg-type]
 
@@ -74,7 +76,6 @@ def observed() -> PrometheusMetrics:
     metrics.observe_step(step(4, 2))
     metrics.observe_batch(batch())
     metrics.observe_request(request())
-    metrics.observe_failure("lookup", "error")
     metrics.observe_response("/v1/completions", 200)
     metrics.set_load(running=2, waiting=5, kv_used=30, kv_total=64)
     metrics.set_limits(max_batch=8, step_tokens=256)
@@ -124,10 +125,13 @@ class TestSpeculation:
         buckets = scrape(metrics)["gamaneh_draft_length_tokens_bucket"]
         assert (buckets["0.0",], buckets["3.0",], buckets["4.0",]) == (1, 1, 2)
 
-    def test_failures_are_counted_by_proposer_and_kind(self) -> None:
+    def test_failures_are_those_of_the_engines_quarantine(self) -> None:
+        engine = scripted_engine(ScriptedRunner(hashed(VOCAB), VOCAB), ByteTokenizer())
         metrics = PrometheusMetrics()
-        metrics.observe_failure("draft_model", "slow")
-        assert scrape(metrics)["gamaneh_proposer_failures_total"] == {("slow", "draft_model"): 1}
+        metrics.attach(engine)
+        for _ in range(2):
+            engine.quarantine.report("lookup", "secret words", Fault.SLOW)
+        assert scrape(metrics)["gamaneh_proposer_failures_total"] == {("slow", "lookup"): 2}
 
 
 class TestSteps:
@@ -149,6 +153,13 @@ class TestSteps:
         metrics.observe_batch(batch())
         tokens = scrape(metrics)["gamaneh_emitted_tokens_total"]
         assert tokens == {("accepted",): 2, ("bonus",): 1, ("correction",): 0, ("plain",): 0}
+
+    def test_the_estimated_gain_is_a_quotient_of_seconds(self) -> None:
+        metrics = PrometheusMetrics()
+        for report in (batch(), batch(plain_seconds=None)):
+            metrics.observe_batch(report)
+        assert total(metrics, "gamaneh_plain_equivalent_seconds_total") == pytest.approx(0.09)
+        assert total(metrics, "gamaneh_decode_step_seconds_total") == pytest.approx(0.06)
 
     def test_preemptions_and_prompt_rows_are_counted(self) -> None:
         metrics = observed()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -24,6 +23,7 @@ from gamaneh.core import (
 from gamaneh.engine.admission import SupportsText, make_sequence
 from gamaneh.engine.drafting import Clock, Drafts
 from gamaneh.engine.emission import add_prompt_logprobs, emit
+from gamaneh.engine.reporting import batch_report
 from gamaneh.engine.scheduler import PREFILL, Scheduled, Scheduler
 from gamaneh.engine.sequence import SequenceState
 from gamaneh.engine.steering import Steering
@@ -303,15 +303,12 @@ class Engine:
         if not plan or not self.batch_observers:
             return
         started, verify_seconds = times
-        draft_rows = sum(len(draft) for draft in drafts.by_request.values())
-        report = BatchReport(
-            requests=len(plan),
-            prompt_rows=sum(item.count for item in plan if item.decision is PREFILL),
-            draft_rows=draft_rows,
-            rows=sum(item.count for item in plan) + draft_rows,
+        report = batch_report(
+            plan,
+            drafts,
+            round_.outputs,
+            self.cost,
             preempted=len(self.scheduler.preempted),
-            origins=Counter(origin for output in round_.outputs for origin in output.origins),
-            draft_seconds=drafts.seconds,
             verify_seconds=verify_seconds,
             step_seconds=time.perf_counter() - started,
         )

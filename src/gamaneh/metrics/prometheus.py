@@ -11,8 +11,22 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 from gamaneh.core import BatchReport, StepReport
-from gamaneh.metrics.series import RequestSeries, SpeculationSeries, StateSeries, StepSeries
+from gamaneh.metrics.series import (
+    FailureCounts,
+    FailureSeries,
+    RequestSeries,
+    SpeculationSeries,
+    StateSeries,
+    StepSeries,
+)
 from gamaneh.metrics.timeline import RequestTimeline
+
+
+class Failures(Protocol):
+    """Where an engine counts the failures of its proposers."""
+
+    @property
+    def counts(self) -> FailureCounts: ...
 
 
 class Observable(Protocol):
@@ -21,6 +35,9 @@ class Observable(Protocol):
     observers: list[Callable[[StepReport], None]]
     batch_observers: list[Callable[[BatchReport], None]]
     request_observers: list[Callable[[RequestTimeline], None]]
+
+    @property
+    def quarantine(self) -> Failures: ...
 
 
 class PrometheusMetrics:
@@ -36,6 +53,7 @@ class PrometheusMetrics:
     def __init__(self, registry: CollectorRegistry | None = None) -> None:
         self.registry = registry or CollectorRegistry()
         self._speculation = SpeculationSeries(self.registry)
+        self._failures = FailureSeries(self.registry)
         self._steps = StepSeries(self.registry)
         self._requests = RequestSeries(self.registry)
         self._state = StateSeries(self.registry)
@@ -45,6 +63,7 @@ class PrometheusMetrics:
         engine.observers.append(self.observe_step)
         engine.batch_observers.append(self.observe_batch)
         engine.request_observers.append(self.observe_request)
+        self._failures.counts = engine.quarantine.counts
 
     def observe_step(self, report: StepReport) -> None:
         """Count one request's round."""
@@ -57,10 +76,6 @@ class PrometheusMetrics:
     def observe_request(self, timeline: RequestTimeline) -> None:
         """Count a request that has ended."""
         self._requests.add(timeline)
-
-    def observe_failure(self, proposer: str, kind: str) -> None:
-        """Count a proposer's failure; `kind` is one of a few words, never a message."""
-        self._speculation.failures(proposer, kind).inc()
 
     def observe_response(self, route: str, status: int) -> None:
         """Count an HTTP response; `route` is the pattern of the path, never the path itself."""

@@ -6,10 +6,13 @@ text of a request and no request id becomes a label.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from functools import cache
+from typing import Protocol
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Info, ProcessCollector
+from prometheus_client.metrics_core import CounterMetricFamily, Metric
+from prometheus_client.registry import Collector
 
 from gamaneh.core import BatchReport, Origin, StepReport
 from gamaneh.metrics.memory import peak_device_bytes, peak_resident_bytes
@@ -25,6 +28,12 @@ STEP_SECONDS = _decades(-4, 0, (1, 1.5, 2.5, 4, 6.5))
 REQUEST_SECONDS = _decades(-3, 2, (1, 2.5, 5))
 LENGTHS = (0, 1, 2, 3, 4, 5, 6, 8, 10, 12, 15, 20, 32, 64, 128)
 COUNTS = tuple(float(2**power) for power in range(18))
+
+
+class FailureCounts(Protocol):
+    """Counts by proposer and kind of failure."""
+
+    def items(self) -> Iterable[tuple[tuple[str, str], int]]: ...
 
 
 def _labelled(counter: Counter) -> Callable[..., Counter]:
@@ -56,7 +65,6 @@ class SpeculationSeries:
         self.accepted = _labelled(counter("accepted_tokens", kept, "proposer"))
         self.emitted = _labelled(counter("round_tokens", asked, "proposer"))
         self.decisions = _labelled(counter("decisions", "Rounds by what drafted and why.", "proposer", "reason"))
-        self.failures = _labelled(counter("proposer_failures", "Failures of a proposer.", "proposer", "kind"))
         self.draft_length = length("draft", "Candidates on the longest path of a draft; plain rounds have none.")
         self.accepted_length = length("accepted", "Candidates kept of a draft.")
 
@@ -78,6 +86,22 @@ class SpeculationSeries:
             self.num_offered_at(position).inc()
         for position in range(report.accepted):
             self.num_accepted_at(position).inc()
+
+
+class FailureSeries(Collector):
+    """Failures of proposers, read where they are counted."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self.counts: FailureCounts = {}
+        registry.register(self)
+
+    def collect(self) -> Iterator[Metric]:
+        family = CounterMetricFamily(
+            "gamaneh_proposer_failures", "Failures of a proposer.", labels=["proposer", "kind"]
+        )
+        for (proposer, kind), count in list(self.counts.items()):
+            family.add_metric([proposer, kind], count)
+        yield family
 
 
 class StepSeries:
@@ -102,6 +126,16 @@ class StepSeries:
         self.preemptions = Counter(
             "gamaneh_preemptions_total", "Times that a request had to give its blocks back.", registry=registry
         )
+        self.decode_seconds = Counter(
+            "gamaneh_decode_step_seconds_total",
+            "Duration of the steps that read no prompt.",
+            registry=registry,
+        )
+        self.plain_seconds = Counter(
+            "gamaneh_plain_equivalent_seconds_total",
+            "What plain decoding would have taken for the tokens of those steps, by the measured costs.",
+            registry=registry,
+        )
         self.emitted = Counter(
             "gamaneh_emitted_tokens_total", "Tokens handed out, by where they came from.", ["origin"], registry=registry
         )
@@ -117,6 +151,9 @@ class StepSeries:
         self.rows.observe(report.rows)
         self.prompt_rows.inc(report.prompt_rows)
         self.preemptions.inc(report.preempted)
+        if report.plain_seconds is not None:
+            self.decode_seconds.inc(report.step_seconds)
+            self.plain_seconds.inc(report.plain_seconds)
         for origin, count in report.origins.items():
             self.emitted.labels(origin).inc(count)
 
