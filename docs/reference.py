@@ -23,6 +23,7 @@ API_GROUPS: Mapping[str, Sequence[str]] = {
     "Generating": ("LLM", "Generation", "Engine"),
     "Options": ("SamplingParams", "SpeculationOptions", "EngineOptions"),
     "What comes back": ("StepOutput", "TokenLogprob", "Origin", "FinishReason", "StepReport", "SpeculationStats"),
+    "Structured output": ("Grammar", "Frame"),
     "Proposers and rules": ("Draft", "Verdict", "Proposer", "ProposalRow", "Needs", "Rule"),
     "Errors": (
         "GamanehError",
@@ -68,6 +69,7 @@ EXAMPLES: Mapping[str, str] = {
     "pull": "gamaneh pull smollm2-135m-instruct",
     "models": "gamaneh models --json",
     "generate": "gamaneh generate --model smollm2-135m-instruct --chat -n 64 'Name three uses of a rope.'",
+    "serve": "gamaneh serve --model smollm2-135m-instruct --port 8000",
     "compare": "gamaneh compare --model smollm2-135m-instruct --lookup --limit 4 -n 48 --json",
     "demo": "gamaneh demo --max-tokens 48",
 }

@@ -32,8 +32,10 @@ __all__ = [
     "Engine",
     "EngineOptions",
     "FinishReason",
+    "Frame",
     "GamanehError",
     "Generation",
+    "Grammar",
     "InvalidOption",
     "InvalidRequest",
     "ModelError",
@@ -72,6 +74,7 @@ if TYPE_CHECKING:
     from gamaneh.engine.engine import Engine
     from gamaneh.engine.llm import LLM, Generation
     from gamaneh.metrics.collector import SpeculationStats
+    from gamaneh.sampling.grammar import Frame, Grammar
 else:
     _HOMES = {
         "gamaneh.core": (
@@ -80,6 +83,7 @@ else:
         "gamaneh.engine.engine": "Engine",
         "gamaneh.engine.llm": "LLM Generation",
         "gamaneh.metrics.collector": "SpeculationStats",
+        "gamaneh.sampling.grammar": "Frame Grammar",
     }
     _LAZY = {name: home for home, names in _HOMES.items() for name in names.split()}
 

@@ -15,6 +15,7 @@ from gamaneh.errors import InvalidRequest
 from gamaneh.models.loading import LoadedModel, load
 from gamaneh.models.tokenizer import Tokenizer
 from gamaneh.options import EngineOptions, SamplingParams, SpeculationOptions
+from gamaneh.sampling.edits import MaskSource
 
 Prompt = str | Sequence[int]
 Model = str | Path | LoadedModel
@@ -115,6 +116,7 @@ class LLM:
         *,
         references: Sequence[str | None] | None = None,
         speculation: SpeculationOptions | None = None,
+        mask: MaskSource | None = None,
     ) -> list[Generation]:
         """Answer all prompts, batched; one `Generation` each, in order.
 
@@ -123,6 +125,7 @@ class LLM:
         Args:
             references: texts that the outputs are likely to repeat, for prompt lookup.
             speculation: overrides the proposer, rule and draft lengths of this object.
+            mask: restricts all outputs, for example a `Grammar`.
         """
         prompts = _as_list(prompts)
         each = [params or SamplingParams()] * len(prompts) if not isinstance(params, Sequence) else list(params)
@@ -132,7 +135,8 @@ class LLM:
             raise InvalidRequest("params", "and references must match the prompts in number", counts)
         started = time.perf_counter()
         generations = [
-            self._add(prompt, own, text, speculation) for prompt, own, text in zip(prompts, each, texts, strict=True)
+            self._add(prompt, own, text, speculation, mask)
+            for prompt, own, text in zip(prompts, each, texts, strict=True)
         ]
         by_id = {generation.request_id: generation for generation in generations if generation.error is None}
         try:
@@ -152,13 +156,14 @@ class LLM:
         *,
         reference: str | None = None,
         speculation: SpeculationOptions | None = None,
+        mask: MaskSource | None = None,
     ) -> Iterator[StepOutput]:
         """Answer one prompt step by step; closing the iterator stops the request.
 
         Raises:
             InvalidRequest: the request breaks a rule.
         """
-        request_id = self._queue(prompt, params or SamplingParams(), reference, speculation)
+        request_id = self._queue(prompt, params or SamplingParams(), reference, speculation, mask)
         try:
             while self.engine.has_work:
                 for output in self.engine.step():
@@ -169,18 +174,28 @@ class LLM:
             self._reports.pop(request_id, None)
 
     def _queue(
-        self, prompt: Prompt, params: SamplingParams, reference: str | None, speculation: SpeculationOptions | None
+        self,
+        prompt: Prompt,
+        params: SamplingParams,
+        reference: str | None,
+        speculation: SpeculationOptions | None,
+        mask: MaskSource | None,
     ) -> str:
         return self.engine.add(
-            self._ids(prompt), params, reference=self._reference_ids(reference), speculation=speculation
+            self._ids(prompt), params, reference=self._reference_ids(reference), speculation=speculation, mask=mask
         )
 
     def _add(
-        self, prompt: Prompt, params: SamplingParams, reference: str | None, speculation: SpeculationOptions | None
+        self,
+        prompt: Prompt,
+        params: SamplingParams,
+        reference: str | None,
+        speculation: SpeculationOptions | None,
+        mask: MaskSource | None,
     ) -> Generation:
         ids = self._ids(prompt)
         try:
-            return Generation(self._queue(ids, params, reference, speculation), ids)
+            return Generation(self._queue(ids, params, reference, speculation, mask), ids)
         except InvalidRequest as error:
             return Generation("", ids, finish_reason=FinishReason.ERROR, error=str(error))
 
