@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 from typing import Any
 
 import pytest
+import typer
 import yaml
 from series import DEPLOY, ROOT
 
+from gamaneh.cli.main import app
 from gamaneh.models.catalogue import names
 from gamaneh.models.fetch import CACHE_VARIABLE
 from gamaneh.server.config import ServerOptions
@@ -144,3 +147,19 @@ class TestGrafana:
         mounts = dict(volume.split(":")[:2] for volume in compose["services"]["grafana"]["volumes"])
         folder = next(source for source, target in mounts.items() if target == provider["options"]["path"])
         assert (DEPLOY / folder / "gamaneh.json").is_file()
+
+
+class TestCommands:
+    @pytest.mark.parametrize("service", ["pull", "server"])
+    def test_the_command_line_understands_the_compose_file(self, compose: dict[str, Any], service: str) -> None:
+        words = [re.sub(r"\$\{\w+:-([^}]*)\}", r"\1", word) for word in compose["services"][service]["command"]]
+        parse(words)
+
+    def test_the_command_line_understands_the_image(self, last_stage: list[tuple[str, str]]) -> None:
+        parse(json.loads(argument(last_stage, "CMD")))
+
+
+def parse(words: list[str]) -> None:
+    """Raises when the command or one of its options does not exist."""
+    command, *arguments = words
+    typer.main.get_group(app).commands[command].make_context(command, arguments)

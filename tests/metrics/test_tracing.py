@@ -198,5 +198,4 @@ class TestChoice:
         tracing.attach(engine)
         tracing.begin("r", "chat", PARAMS, stream=False, headers={})
         tracing.drop("r")
-        tracing.close()
         assert (engine.observers, engine.request_observers) == ([], [])

@@ -122,10 +122,6 @@ class SpanTracing:
             span.set_status(trace.StatusCode.ERROR)
         span.end(None if timeline.finished is None else clock.nanoseconds(timeline.finished))
 
-    def close(self) -> None:
-        """Send what has not been sent."""
-        self.provider.force_flush()
-
     def _attributes(self, timeline: RequestTimeline, record: _Record) -> Attributes:
         return {
             "gen_ai.operation.name": record.operation,

@@ -39,10 +39,6 @@ class Tracing(Protocol):
         """Forget what was said about a request that the engine has refused."""
         ...
 
-    def close(self) -> None:
-        """Send what has not been sent."""
-        ...
-
 
 class NoTracing:
     """Traces nothing and costs nothing."""
@@ -57,9 +53,6 @@ class NoTracing:
 
     def drop(self, request_id: str) -> None:
         """Nothing was said."""
-
-    def close(self) -> None:
-        """Nothing to send."""
 
 
 def make_tracing(model: str) -> Tracing:

@@ -38,8 +38,8 @@ def build_app(service: Service) -> Starlette:
 
 def _answering(service: Service) -> Iterator[HttpRoute]:
     preparation = service.preparation
-    chat = Route("/v1/chat/completions", "chatcmpl", preparation.chat, {"prompt": "messages", **_NAMES})
-    completion = Route("/v1/completions", "cmpl", preparation.completion, _NAMES)
+    chat = Route("/v1/chat/completions", "chatcmpl", "chat", preparation.chat, {"prompt": "messages", **_NAMES})
+    completion = Route("/v1/completions", "cmpl", "text_completion", preparation.completion, _NAMES)
     for route in (chat, completion):
         yield HttpRoute(route.path, partial(exchange, service, route), methods=["POST"])
 

@@ -6,6 +6,8 @@ import asyncio
 import logging
 import time
 import uuid
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 from starlette.requests import ClientDisconnect, Request
@@ -61,7 +63,7 @@ class Exchange:
     async def respond(self, request: Request) -> Response:
         """The response, complete or about to be streamed; a stream closes the exchange at its end."""
         prepared = await self._prepare(request)
-        writer = await self._start(prepared)
+        writer = await self._start(prepared, request.headers)
         if prepared.request.stream:
             options = prepared.request.stream_options
             chunks = writer.chunks(usage=options is not None and options.include_usage)
@@ -92,11 +94,12 @@ class Exchange:
         self.prepared = prepared
         return prepared
 
-    async def _start(self, prepared: Prepared) -> Writer:
+    async def _start(self, prepared: Prepared, headers: Mapping[str, str]) -> Writer:
         deadline = asyncio.get_running_loop().time() + self.service.options.request_seconds
         self.answers = Answers(self.service.engine, prepared.jobs, self.name, deadline)
         try:
-            await self.answers.start()
+            with self._traced(self.answers, headers, stream=bool(prepared.request.stream)):
+                await self.answers.start()
         except InvalidRequest as error:
             raise from_invalid_request(error, self.route.names) from error
         self.writer = Writer(
@@ -109,6 +112,18 @@ class Exchange:
             wants=prepared.wants,
         )
         return self.writer
+
+    @contextmanager
+    def _traced(self, answers: Answers, headers: Mapping[str, str], *, stream: bool) -> Iterator[None]:
+        """Traces of the answers continue the caller's; of those that do not start, none is kept."""
+        tracing = self.service.tracing
+        for job, name in zip(answers.jobs, answers.names, strict=True):
+            tracing.begin(name, self.route.operation, job.params, stream=stream, headers=headers)
+        try:
+            yield
+        finally:
+            for name in answers.names[len(answers.streams) :]:
+                tracing.drop(name)
 
     def _summary(self, error: BaseException | None, seconds: float) -> dict[str, Any]:
         fields: dict[str, Any] = {

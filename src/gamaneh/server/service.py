@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from gamaneh.engine.async_engine import AsyncEngine
 from gamaneh.metrics.prometheus import PrometheusMetrics
+from gamaneh.metrics.tracing import make_tracing
 from gamaneh.server.auth import Client, KeyRing
 from gamaneh.server.config import ServerOptions
 from gamaneh.server.limits import Gate
@@ -37,6 +38,8 @@ class Service:
         self.model = self.options.served_model_name or model
         self.preparation = Preparation(engine, tokenizer, self.model, self.options)
         self.metrics = _metrics(engine)
+        self.tracing = make_tracing(self.model)
+        self.tracing.attach(engine.engine)
         at_once = engine.engine.options.max_batch
         self.gate = Gate(at_once + self.options.max_waiting, at_once, self.options.max_per_key)
         self.draining = False
@@ -66,11 +69,13 @@ class Route:
 
     Args:
         prefix: of the ids of its responses.
+        operation: what traces call it.
         prepare: reads a body.
         names: what the engine calls a field -> what the request calls it.
     """
 
     path: str
     prefix: str
+    operation: str
     prepare: Callable[[bytes, Client], Prepared]
     names: dict[str, str]
