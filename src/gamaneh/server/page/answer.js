@@ -15,11 +15,13 @@ export class Answer {
     this.first = this.last = null; // times of the first and last delivery
     this.inFirst = 0; // tokens in the first delivery
     this.open = []; // tokens of the round that has not ended yet
+    this.told = null; // the server's own counts, which come at the end
   }
 
   /** Take in one event of the stream. Text and its tokens need not come in the same one. */
-  add({ text, tokens, finish }, now = performance.now()) {
+  add({ text, tokens, speculation, finish }, now = performance.now()) {
     this.text += text;
+    this.told = speculation ?? this.told;
     this.finish = finish ?? this.finish;
     if (tokens.length) this.#time(tokens.length, now);
     for (const token of tokens) this.#take(token, now);
@@ -48,11 +50,12 @@ export class Answer {
   }
 
   get accepted() {
-    return this.tokens.filter((token) => token.origin === "accepted").length;
+    return this.told?.accepted ?? this.tokens.filter((token) => token.origin === "accepted").length;
   }
 
+  /** Until the server has counted, without the candidates of a last round that the end of the answer cut off. */
   get drafted() {
-    return this.accepted + sum(this.tokens.map((token) => token.refused.length));
+    return this.told?.drafted ?? this.accepted + sum(this.tokens.map((token) => token.refused.length));
   }
 
   /** accepted / drafted; null without drafts. */
@@ -61,7 +64,8 @@ export class Answer {
   }
 
   get perRound() {
-    return this.rounds.length ? this.tokens.length / this.rounds.length : null;
+    const rounds = this.told?.rounds ?? this.rounds.length;
+    return rounds ? this.tokens.length / rounds : null;
   }
 
   get secondsToFirst() {

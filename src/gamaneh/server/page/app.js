@@ -16,7 +16,7 @@ const popover = new Popover($("popover"));
 const charts = {
   acceptances: new Chart($("charts"), { title: "chartAcceptance", format: (value) => percent(value), top: 1 }),
   draftLengths: new Chart($("charts"), { title: "chartDraft", format: (value) => number(value), top: 4 }),
-  rates: new Chart($("charts"), { title: "chartSpeed", format: (value) => number(value, value < 10 ? 1 : 0), top: 1 }),
+  rates: new Chart($("charts"), { title: "chartSpeed", format: (value) => number(value, value > 0 && value < 10 ? 1 : 0), top: 1 }),
 };
 
 const page = { model: null, state: null, stop: null, frame: 0, lanes: [], plain: null, races: 0 };

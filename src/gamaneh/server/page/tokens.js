@@ -44,7 +44,8 @@ export class Popover {
     const { offsetWidth: width, offsetHeight: height } = this.element;
     const below = token.bottom + GAP;
     const top = below + height > innerHeight ? Math.max(GAP, token.top - GAP - height) : below;
-    const left = Math.min(Math.max(GAP, token.left), document.documentElement.clientWidth - width - GAP);
+    const start = document.documentElement.dir === "rtl" ? token.right - width : token.left;
+    const left = Math.min(Math.max(GAP, start), document.documentElement.clientWidth - width - GAP);
     this.element.style.top = `${top}px`;
     this.element.style.left = `${left}px`;
   }
