@@ -14,6 +14,7 @@ from tiny_catalogue import install
 from typer.testing import CliRunner, Result
 
 from gamaneh.cli.main import app
+from gamaneh.server import lifecycle
 
 TEXTS = frozenset({"text", "json"})
 """Languages of blocks to look at, not to run."""
@@ -41,6 +42,13 @@ def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder.mkdir()
     monkeypatch.chdir(folder)
     return folder
+
+
+@pytest.fixture(autouse=True)
+def servers_end_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Servers are set up, with their options and their model, but answer nobody."""
+    monkeypatch.setattr(lifecycle, "bind", lambda host, port: None)
+    monkeypatch.setattr(lifecycle.Server, "serve_on", lambda self, bound: True)
 
 
 @pytest.mark.parametrize("path", WITH_EXAMPLES, ids=lambda path: path.name)

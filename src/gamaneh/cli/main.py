@@ -9,6 +9,7 @@ from gamaneh.cli.demo import show_demo
 from gamaneh.cli.generate import generate_text
 from gamaneh.cli.models import list_models
 from gamaneh.cli.pull import pull_model
+from gamaneh.cli.serve import serve_model
 
 app = typer.Typer(
     name="gamaneh",
@@ -20,6 +21,7 @@ app = typer.Typer(
 app.command("pull")(pull_model)
 app.command("models")(list_models)
 app.command("generate")(generate_text)
+app.command("serve")(serve_model)
 app.command("compare")(compare_modes)
 app.command("demo")(show_demo)
 

@@ -17,7 +17,7 @@ Encode = Callable[[str], Sequence[int]]
 JsonFlag = Annotated[bool, typer.Option("--json", help="Put one JSON object on the last line of standard output.")]
 
 
-def _set(kind: type[Any], field: str, help_text: str, *names: str) -> Any:
+def option_for(kind: type[Any], field: str, help_text: str, *names: str) -> Any:
     """An option that sets `field` of the options object `kind`; not given, the field keeps its default."""
     default = next(entry.default for entry in fields(kind) if entry.name == field)
     return typer.Option(*names, help=help_text, show_default="none" if default is None else str(default))
@@ -49,7 +49,7 @@ class ModelChoice:
             show_default="by device and dtype",
         ),
     ] = None
-    max_context: Annotated[int | None, _set(EngineOptions, "max_context", "Most tokens of one request.")] = None
+    max_context: Annotated[int | None, option_for(EngineOptions, "max_context", "Most tokens of one request.")] = None
 
     def __post_init__(self) -> None:
         self.engine()
@@ -100,21 +100,26 @@ class ProposerChoice:
         typer.Option("--draft-length", "-k", help="Candidates in every draft.", show_default="adapts"),
     ] = None
     max_draft_length: Annotated[
-        int | None, _set(SpeculationOptions, "max_draft_length", "Longest draft when the length adapts.")
+        int | None, option_for(SpeculationOptions, "max_draft_length", "Longest draft when the length adapts.")
     ] = None
     rule: Annotated[
-        str | None, _set(SpeculationOptions, "rule", f"How guesses are accepted: {', '.join(RULE_NAMES)}.")
+        str | None, option_for(SpeculationOptions, "rule", f"How guesses are accepted: {', '.join(RULE_NAMES)}.")
     ] = None
     draft_sampling: Annotated[
-        str | None, _set(SpeculationOptions, "draft_sampling", "The draft model samples as the request, or greedily.")
+        str | None,
+        option_for(SpeculationOptions, "draft_sampling", "The draft model samples as the request, or greedily."),
     ] = None
     min_confidence: Annotated[
-        float | None, _set(SpeculationOptions, "min_confidence", "The draft model stops below this probability.")
+        float | None, option_for(SpeculationOptions, "min_confidence", "The draft model stops below this probability.")
     ] = None
-    max_ngram: Annotated[int | None, _set(SpeculationOptions, "max_ngram", "Longest text that lookup matches.")] = None
-    min_ngram: Annotated[int | None, _set(SpeculationOptions, "min_ngram", "Shortest text that lookup matches.")] = None
-    epsilon: Annotated[float | None, _set(SpeculationOptions, "epsilon", "Threshold of the rule typical.")] = None
-    delta: Annotated[float | None, _set(SpeculationOptions, "delta", "Threshold of the rule typical.")] = None
+    max_ngram: Annotated[
+        int | None, option_for(SpeculationOptions, "max_ngram", "Longest text that lookup matches.")
+    ] = None
+    min_ngram: Annotated[
+        int | None, option_for(SpeculationOptions, "min_ngram", "Shortest text that lookup matches.")
+    ] = None
+    epsilon: Annotated[float | None, option_for(SpeculationOptions, "epsilon", "Threshold of the rule typical.")] = None
+    delta: Annotated[float | None, option_for(SpeculationOptions, "delta", "Threshold of the rule typical.")] = None
 
     def __post_init__(self) -> None:
         chosen = [name for name in _PROPOSERS if getattr(self, name)]
@@ -145,27 +150,35 @@ class SamplingChoice:
     """How tokens are chosen and when the output ends."""
 
     max_tokens: Annotated[
-        int | None, _set(SamplingParams, "max_tokens", "Most tokens to emit.", "--max-tokens", "-n")
+        int | None, option_for(SamplingParams, "max_tokens", "Most tokens to emit.", "--max-tokens", "-n")
     ] = None
-    min_tokens: Annotated[int | None, _set(SamplingParams, "min_tokens", "No end before this many tokens.")] = None
-    temperature: Annotated[float | None, _set(SamplingParams, "temperature", "0 is greedy.", "--temperature", "-t")] = (
+    min_tokens: Annotated[int | None, option_for(SamplingParams, "min_tokens", "No end before this many tokens.")] = (
         None
     )
-    top_k: Annotated[int | None, _set(SamplingParams, "top_k", "Keep the k most likely tokens; 0 keeps all.")] = None
-    top_p: Annotated[float | None, _set(SamplingParams, "top_p", "Keep the most likely tokens up to this sum.")] = None
+    temperature: Annotated[
+        float | None, option_for(SamplingParams, "temperature", "0 is greedy.", "--temperature", "-t")
+    ] = None
+    top_k: Annotated[int | None, option_for(SamplingParams, "top_k", "Keep the k most likely tokens; 0 keeps all.")] = (
+        None
+    )
+    top_p: Annotated[
+        float | None, option_for(SamplingParams, "top_p", "Keep the most likely tokens up to this sum.")
+    ] = None
     min_p: Annotated[
-        float | None, _set(SamplingParams, "min_p", "Keep tokens this likely, relative to the most likely.")
+        float | None, option_for(SamplingParams, "min_p", "Keep tokens this likely, relative to the most likely.")
     ] = None
     repetition_penalty: Annotated[
-        float | None, _set(SamplingParams, "repetition_penalty", "Above 1: fewer tokens of prompt and output again.")
+        float | None,
+        option_for(SamplingParams, "repetition_penalty", "Above 1: fewer tokens of prompt and output again."),
     ] = None
     presence_penalty: Annotated[
-        float | None, _set(SamplingParams, "presence_penalty", "Subtracted once from tokens of the output.")
+        float | None, option_for(SamplingParams, "presence_penalty", "Subtracted once from tokens of the output.")
     ] = None
     frequency_penalty: Annotated[
-        float | None, _set(SamplingParams, "frequency_penalty", "Subtracted for each time a token is in the output.")
+        float | None,
+        option_for(SamplingParams, "frequency_penalty", "Subtracted for each time a token is in the output."),
     ] = None
-    seed: Annotated[int | None, _set(SamplingParams, "seed", "The same seed gives the same tokens.")] = None
+    seed: Annotated[int | None, option_for(SamplingParams, "seed", "The same seed gives the same tokens.")] = None
     stop: Annotated[list[str] | None, typer.Option(help="Text that ends the output; may be repeated.")] = None
     stop_token_id: Annotated[list[int] | None, typer.Option(help="Token that ends the output; may be repeated.")] = None
     logit_bias: Annotated[

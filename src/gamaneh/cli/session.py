@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from gamaneh.cli.options import ModelChoice, ProposerChoice
 from gamaneh.cli.pull import located
 from gamaneh.cli.terminal import count_bar
+from gamaneh.engine.assembly import build_engine, check_devices
+from gamaneh.engine.engine import Engine
 from gamaneh.engine.llm import LLM
 from gamaneh.models.catalogue import names
+from gamaneh.models.loading import LoadedModel, load
 
 
 def open_llm(model: ModelChoice, proposer: ProposerChoice, *, max_batch: int = 1) -> LLM:
@@ -29,6 +34,26 @@ def open_llm(model: ModelChoice, proposer: ProposerChoice, *, max_batch: int = 1
             draft_device=proposer.draft_device,
             progress=tick,
         )
+
+
+def open_engine(model: ModelChoice, proposer: ProposerChoice, **limits: Any) -> tuple[LoadedModel, Engine]:
+    """Load what the options name and build an engine that nothing else listens to.
+
+    Raises:
+        GamanehError: an option, a file or a model is wrong.
+    """
+    options = model.engine(**limits)
+    check_devices(proposer.draft_device, proposer.draft_model)
+    target = _loaded(model.model, model.dtype, model.device)
+    draft_device = proposer.draft_device or str(target.device)
+    draft = None if proposer.draft_model is None else _loaded(proposer.draft_model, model.dtype, draft_device)
+    return target, build_engine(target, draft, proposer.speculation(), options)
+
+
+def _loaded(name: str, dtype: str, device: str) -> LoadedModel:
+    path = file_or_name(name)
+    with count_bar(f"loading {name}") as tick:
+        return load(path, dtype=dtype, device=device, progress=tick)
 
 
 def file_or_name(model: str) -> str:

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import signal
 import socket
+import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import uvicorn
 
@@ -41,6 +45,20 @@ def bind(host: str, port: int) -> socket.socket:
     return bound
 
 
+@contextmanager
+def _signals_end_quietly() -> Iterator[None]:
+    """The web server raises a signal once more when it has obeyed it; nobody needs to die of that."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
 class Server(uvicorn.Server):
     """Serves until it is told to end, or until some seconds after its engine failed.
 
@@ -66,7 +84,8 @@ class Server(uvicorn.Server):
         """Serve at a bound socket until the end; False when it was the engine that failed."""
         self.service.engine.start()
         try:
-            self.run(sockets=[bound])
+            with _signals_end_quietly():
+                self.run(sockets=[bound])
         finally:
             self.service.engine.stop()
         return self.service.engine.failure is None
@@ -86,6 +105,8 @@ class Server(uvicorn.Server):
         log("draining", seconds=self.service.options.drain_seconds)
         self.service.engine.drain(self.service.options.drain_seconds)
         await super().shutdown(sockets)
+        if self.force_exit:
+            self.service.engine.drain(0)
         await asyncio.to_thread(self.service.engine.stop)
 
     def _failed_long_ago(self) -> bool:
