@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -13,6 +15,8 @@ import httpx
 
 from gamaneh.engine.async_engine import AsyncEngine
 from gamaneh.engine.engine import Engine
+from gamaneh.models.batch import Feed
+from gamaneh.models.runner import Forward
 from gamaneh.options import EngineOptions, SpeculationOptions
 from gamaneh.server.auth import KeyRing
 from gamaneh.server.config import ServerOptions
@@ -54,22 +58,21 @@ class Running:
     def engine(self) -> Engine:
         return self.service.engine.engine
 
-    def complete(self, prompt: object = "hello", **fields: object) -> dict[str, Any]:
-        response = self.http.post("/v1/completions", json={"prompt": prompt, **fields})
+    def post(self, path: str, **body: object) -> dict[str, Any]:
+        response = self.http.post(path, json=body)
         assert response.status_code == 200, response.text
         answer: dict[str, Any] = response.json()
         return answer
+
+    def complete(self, prompt: object = "hello", **fields: object) -> dict[str, Any]:
+        return self.post("/v1/completions", prompt=prompt, **fields)
 
     def text(self, prompt: object = "hello", **fields: object) -> str:
         text: str = self.complete(prompt, **fields)["choices"][0]["text"]
         return text
 
     def chat(self, content: str = "hello", **fields: object) -> dict[str, Any]:
-        messages = [{"role": "user", "content": content}]
-        response = self.http.post("/v1/chat/completions", json={"messages": messages, **fields})
-        assert response.status_code == 200, response.text
-        answer: dict[str, Any] = response.json()
-        return answer
+        return self.post("/v1/chat/completions", messages=[{"role": "user", "content": content}], **fields)
 
     def refusal(self, path: str = "/v1/completions", status: int = 400, **body: object) -> dict[str, Any]:
         response = self.http.post(path, json=body)
@@ -132,3 +135,40 @@ def engine_for(
 def saying(text: str, prompt: str, vocab: int = VOCAB) -> Script:
     """Answers `prompt` with `text` and the end token."""
     return fixed_output([*text.encode(), ByteTokenizer.eos_ids[0]], vocab, len(prompt.encode()))
+
+
+class GatedRunner(ScriptedRunner):
+    """Every forward waits until the gate is opened."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._gate = threading.Semaphore(0)
+        self.fault: Exception | None = None
+        self.fault_after = 0
+
+    def open(self, forwards: int = 10_000) -> None:
+        """Let this many forwards pass."""
+        self._gate.release(forwards)
+
+    def forward(self, feeds: Sequence[Feed], *, taps: Sequence[int] = ()) -> Forward:
+        assert self._gate.acquire(timeout=30)
+        if self.fault is not None and len(self.forwards) >= self.fault_after:
+            raise self.fault
+        return super().forward(feeds, taps=taps)
+
+
+def until(holds: Callable[[], bool], seconds: float = 10.0) -> None:
+    """Wait for something that happens in another thread."""
+    deadline = time.monotonic() + seconds
+    while not holds():
+        assert time.monotonic() < deadline, "it does not happen"
+        time.sleep(0.005)
+
+
+def streamed(running: Running, path: str, **body: Any) -> list[dict[str, Any]]:
+    """The chunks of a stream, which must end as it should."""
+    with running.http.stream("POST", path, json={**body, "stream": True}) as response:
+        assert response.status_code == 200, response.read()
+        events = [line.removeprefix("data: ") for line in response.iter_lines() if line]
+    assert events[-1] == "[DONE]"
+    return [json.loads(event) for event in events[:-1]]

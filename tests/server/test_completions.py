@@ -223,9 +223,8 @@ def test_a_prefix_is_shared_only_under_one_salt(server: Running) -> None:
 
 def test_a_prediction_is_drafted_from_and_counted(start) -> None:
     text = "the quick brown fox jumps over the lazy dog"
-    engine = scripted_engine(ScriptedRunner(saying(f"{text}!", "say: th"), VOCAB), ChatBytes())
-    engine.proposers["lookup"] = engine.drafting.proposers["lookup"] = LookupProposer(max_ngram=8, min_ngram=2)
-    running = start(engine)
+    runner = ScriptedRunner(saying(f"{text}!", "say: th"), VOCAB)
+    running = start(scripted_engine(runner, ChatBytes(), proposer=LookupProposer(max_ngram=8, min_ngram=2)))
     fields = {"temperature": 0, "speculation": {"proposer": "lookup", "draft_length": 8}}
     with_it = running.complete("say: th", prediction={"type": "content", "content": text}, **fields)
     without = running.complete("say: th", **fields)

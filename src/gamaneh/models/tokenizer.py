@@ -100,6 +100,11 @@ class Tokenizer:
             raise InvalidRequest("messages", f"must fit the model's chat template ({error})", messages) from error
         return self.encode(str(text), special=False)
 
+    @property
+    def reasons(self) -> bool:
+        """Whether the chat template knows reasoning in front of an answer, `<think>...</think>`."""
+        return "</think>" in str(self.backend.chat_template or "")
+
     def token_bytes(self, token: int) -> bytes:
         """UTF-8 bytes that a token stands for, possibly only a part of a character; none if it has no token."""
         added = self._added.get(token)

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from gamaneh.core import FinishReason, TokenLogprob
+from gamaneh.core import FinishReason, StepOutput, TokenLogprob
+from gamaneh.server.answer import AnswerParser
 from gamaneh.server.errors import invalid
 from gamaneh.server.events import Event, Job
+from gamaneh.server.said import message
 from gamaneh.server.schemas import ChatRequest, Message, ToolCall
 from gamaneh.server.tokens import SupportsTokens, finite, shown
 from gamaneh.server.writer import Delta
@@ -44,24 +47,43 @@ def _template_call(call: ToolCall, path: str) -> dict[str, Any]:
     return {"id": call.id, "type": call.type, "function": {"name": call.function.name, "arguments": arguments}}
 
 
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """What answers are made of.
+
+    Args:
+        reasoning: look for reasoning in front of the answer; `inside` if the prompt has opened it already.
+        tools: look for calls of tools; `parallel` allows more than one.
+    """
+
+    reasoning: bool = False
+    inside: bool = False
+    tools: bool = False
+    parallel: bool = True
+
+    def parser(self) -> AnswerParser:
+        """A parser for one answer."""
+        return AnswerParser(reasoning=self.reasoning, inside=self.inside, tools=self.tools)
+
+
 class ChatFormat:
     """Chat completions."""
 
     kind = "chat.completion"
     chunk_kind = "chat.completion.chunk"
 
-    def __init__(self, request: ChatRequest, jobs: Sequence[Job], tokenizer: SupportsTokens) -> None:
-        self._choices = [_Choice(at, tokenizer, bool(request.logprobs)) for at in range(len(jobs))]
+    def __init__(self, request: ChatRequest, jobs: Sequence[Job], tokenizer: SupportsTokens, parts: Parts) -> None:
+        logprobs = bool(request.logprobs)
+        self._choices = [_Choice(at, tokenizer, logprobs, parts) for at in range(len(jobs))]
 
     def deltas(self, event: Event, *, always: bool = False) -> list[Delta]:
-        return self._choices[event.choice].add(event, always)
+        return self._choices[event.choice].add(event.output, always)
 
     def fold(self, deltas: Sequence[Delta]) -> Delta:
-        content = [delta["delta"]["content"] for delta in deltas if "content" in delta["delta"]]
-        logprobs = [delta["logprobs"]["content"] for delta in deltas if delta.get("logprobs")]
+        logprobs = [delta["logprobs"]["content"] for delta in deltas if delta["logprobs"]]
         return {
             "index": deltas[0]["index"],
-            "message": {"role": "assistant", "content": "".join(content), "refusal": None},
+            "message": message([delta["delta"] for delta in deltas]),
             "logprobs": {"content": [entry for part in logprobs for entry in part], "refusal": None}
             if logprobs
             else None,
@@ -72,24 +94,38 @@ class ChatFormat:
 class _Choice:
     """One answer, as it comes."""
 
-    def __init__(self, index: int, tokenizer: SupportsTokens, logprobs: bool) -> None:
+    def __init__(self, index: int, tokenizer: SupportsTokens, logprobs: bool, parts: Parts) -> None:
         self._index, self._tokenizer, self._wants_logprobs = index, tokenizer, logprobs
+        self._parts, self._parser = parts, parts.parser()
         self._begun = False
 
-    def add(self, event: Event, always: bool) -> list[Delta]:
-        output = event.output
-        said = [] if self._begun else [{"role": "assistant", "content": ""}]
-        self._begun = True
-        said += [{"content": output.text}] if output.text or (self._wants_logprobs and output.logprobs) else []
+    def add(self, output: StepOutput, always: bool) -> list[Delta]:
+        """What one step says; with `always`, at least an empty delta."""
+        ended = output.finish_reason is not None
+        told = bool(self._wants_logprobs and output.logprobs)
+        said = [*self._greeting(), *self._said(output.text, ended)]
+        if not said and (told or (always and not ended)):
+            said = [{"content": ""}] if told else [{}]
         deltas = [self._delta(each) for each in said]
-        if self._wants_logprobs and output.logprobs:
+        if told:
             deltas[-1]["logprobs"] = self._logprobs(output.logprobs)
-        if output.finish_reason is not None or (always and not deltas):
-            deltas.append(self._delta({}, output.finish_reason))
+        if output.finish_reason is not None:
+            deltas.append(self._delta({}, self._finish_reason(output.finish_reason)))
         return deltas
 
-    def _delta(self, said: dict[str, Any], reason: FinishReason | None = None) -> Delta:
-        finish = None if reason is None else reason.value
+    def _greeting(self) -> list[dict[str, Any]]:
+        begun, self._begun = self._begun, True
+        return [] if begun else [{"role": "assistant", "content": ""}]
+
+    def _said(self, text: str, ended: bool) -> list[dict[str, Any]]:
+        said = [*self._parser.feed(text), *(self._parser.finish() if ended else ())]
+        deltas = [each.delta() for each in said]
+        return deltas if self._parts.parallel else list(filter(_of_first_call, deltas))
+
+    def _finish_reason(self, reason: FinishReason) -> str:
+        return "tool_calls" if reason is FinishReason.STOP and self._parser.calls else reason.value
+
+    def _delta(self, said: dict[str, Any], finish: str | None = None) -> Delta:
         return {"index": self._index, "delta": said, "logprobs": None, "finish_reason": finish}
 
     def _logprobs(self, entries: Sequence[TokenLogprob]) -> dict[str, Any]:
@@ -102,3 +138,8 @@ class _Choice:
     def _one(self, token: int, logprob: float) -> dict[str, Any]:
         data = self._tokenizer.token_bytes(token)
         return {"token": shown(self._tokenizer, token), "logprob": finite(logprob), "bytes": list(data)}
+
+
+def _of_first_call(delta: Mapping[str, Any]) -> bool:
+    """Whether a delta belongs to the first call, or to none."""
+    return all(call["index"] == 0 for call in delta.get("tool_calls", ()))

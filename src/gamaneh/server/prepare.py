@@ -9,22 +9,31 @@ from typing import Any, Protocol, TypeVar
 from gamaneh.engine.async_engine import AsyncEngine
 from gamaneh.errors import InvalidRequest
 from gamaneh.options import SpeculationOptions
+from gamaneh.sampling.grammar import SupportsBytes
 from gamaneh.server.auth import Client
-from gamaneh.server.chat import ChatFormat, template_messages
+from gamaneh.server.chat import ChatFormat, Parts, template_messages
 from gamaneh.server.completions import CompletionFormat
 from gamaneh.server.config import ServerOptions
+from gamaneh.server.constraints import Tools, grammar_of
 from gamaneh.server.errors import ApiError, from_invalid_request, invalid
 from gamaneh.server.events import Job
 from gamaneh.server.parameters import capped, for_choice, sampling_params, speculation_options
+from gamaneh.server.reasoning import opens_reasoning
 from gamaneh.server.schemas import ChatRequest, CompletionRequest, Sampling, SpeculationFields, parse
 from gamaneh.server.tokens import SupportsTokens
 from gamaneh.server.writer import Format
 
 NO_WISHES = SpeculationFields()
 
+_TAIL = 16
+"""Tokens at the end of a prompt that tell whether it opens the reasoning."""
 
-class ServedTokenizer(SupportsTokens, Protocol):
+
+class ServedTokenizer(SupportsTokens, SupportsBytes, Protocol):
     """What the server needs of a tokenizer."""
+
+    @property
+    def reasons(self) -> bool: ...
 
     def encode(self, text: str, special: bool = True) -> list[int]: ...
 
@@ -94,10 +103,14 @@ class Preparation:
         shared = self._shared(
             request, client, max_tokens=asked, logprobs=(request.top_logprobs or 0) if request.logprobs else None
         )
-        prompt = _refusing(lambda: self.tokenizer.chat(template_messages(request.messages)))
+        tools = Tools.of(request)
+        prompt = _refusing(lambda: self.tokenizer.chat(template_messages(request.messages), tools.offered or None))
         self._check_length(prompt, "messages")
+        inside = self.tokenizer.reasons and opens_reasoning(self.tokenizer.decode(prompt[-_TAIL:], skip_special=False))
+        shared["mask"] = _refusing(lambda: grammar_of(request, tools, self.tokenizer, inside=inside))
         jobs = self._jobs(request, [(prompt, None)], shared)
-        return Prepared(request, jobs, request.n or 1, ChatFormat(request, jobs, self.tokenizer))
+        parts = Parts(self.tokenizer.reasons, inside, bool(tools.offered), tools.parallel)
+        return Prepared(request, jobs, request.n or 1, ChatFormat(request, jobs, self.tokenizer, parts))
 
     def _shared(
         self,

@@ -16,6 +16,7 @@ class ByteTokenizer:
     vocab_size = BYTE_VOCAB
     bos_id: int | None = BOS_ID
     eos_ids: tuple[int, ...] = (EOS_ID,)
+    reasons = False
     special_ids: frozenset[int] = frozenset(range(256, BYTE_VOCAB))
 
     def encode(self, text: str, special: bool = True) -> list[int]:
