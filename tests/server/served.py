@@ -172,3 +172,11 @@ def streamed(running: Running, path: str, **body: Any) -> list[dict[str, Any]]:
         events = [line.removeprefix("data: ") for line in response.iter_lines() if line]
     assert events[-1] == "[DONE]"
     return [json.loads(event) for event in events[:-1]]
+
+
+class PacedRunner(ScriptedRunner):
+    """Takes some milliseconds for each forward, as a small model does."""
+
+    def forward(self, feeds: Sequence[Feed], *, taps: Sequence[int] = ()) -> Forward:
+        time.sleep(0.003)
+        return super().forward(feeds, taps=taps)
