@@ -78,11 +78,6 @@ def test_an_idle_engine_that_dies_shows(start) -> None:
 
 
 def test_the_server_ends_by_itself_and_says_that_it_failed(runner: GatedRunner) -> None:
-    from served import MODEL, ChatBytes
-
-    from gamaneh.engine.async_engine import AsyncEngine
-    from gamaneh.server.lifecycle import Server, bind
-    from gamaneh.server.service import Service
 
     service = Service(AsyncEngine(engine_for(runner=runner)), ChatBytes(), MODEL, ServerOptions(failure_seconds=0.0))
     bound = bind("127.0.0.1", 0)
