@@ -56,8 +56,17 @@ def test_a_request_departs_from_its_pool() -> None:
 
 def test_grades_are_told_apart() -> None:
     tracker = taught(0)
-    assert tracker.survival(Source("drafter", 1), "old", 1)[0] == pytest.approx(0.5)
-    assert tracker.grades("drafter") == [0]
+    for _ in range(50):
+        tracker.observe(Source("drafter", 1), "old", 4, 4)
+    assert tracker.survival(DRAFTER, "old", 1)[0] < 0.1
+    assert tracker.survival(Source("drafter", 1), "old", 1)[0] > 0.9
+    assert tracker.grades("drafter") == [0, 1]
+
+
+def test_a_grade_that_was_not_seen_starts_from_those_below() -> None:
+    tracker = taught(4)
+    assert tracker.survival(Source("drafter", 2), "new", 1)[0] > 0.9
+    assert tracker.survival(Source("other", 2), "new", 1)[0] == pytest.approx(0.5)
 
 
 def test_empty_drafts_say_nothing() -> None:

@@ -14,12 +14,20 @@ def account(spent: float, accepted: int, *, batch_size: int = 1, patience: int =
     return Account(spent, accepted, plain_seconds=1.0, batch_size=batch_size, patience=patience)
 
 
-def test_only_a_full_window_is_judged() -> None:
-    assert verdicts(account(5.0, 0)) == [False] * (WINDOW - 1) + [True]
+def test_a_loss_is_found_once_it_is_larger_than_a_window_may_have() -> None:
+    assert verdicts(account(0.5, 0), 7) == [False] * 6 + [True]
+    assert verdicts(account(50.0, 0), 1) == [True]
 
 
 def test_after_a_verdict_a_new_window_begins() -> None:
-    assert sum(verdicts(account(5.0, 0), 3 * WINDOW)) == 3
+    assert sum(verdicts(account(0.5, 0), 21)) == 3
+
+
+def test_only_a_window_counts() -> None:
+    ledger = Ledger()
+    ledger.add(account(3.0, 0))
+    assert not any(ledger.add(account(0.0, 0)) for _ in range(WINDOW))
+    assert not ledger.add(account(3.0, 0))
 
 
 def test_what_is_saved_is_set_off() -> None:

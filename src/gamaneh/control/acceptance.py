@@ -1,7 +1,8 @@
 """Survival of drafts, estimated from what was accepted, and how sure the estimate is.
 
 The chance that a candidate is accepted once it is reached is estimated by position, from the general to the
-particular, each drawn towards the one before: a prior, the proposer's grade, the kind of request, the request.
+particular, each drawn towards the one before: a prior, the proposer's grades from the lowest to the one in
+question, the kind of request, the request.
 Old drafts fade, faster for a single request, whose text changes, than for a pool.
 """
 
@@ -99,18 +100,18 @@ class AcceptanceTracker:
     ) -> list[float]:
         """Estimated s_1 .. s_depth: the chance that the first i candidates are all accepted.
 
-        With `caution`, the lower bound that many standard deviations below: the errors of the positions'
-        rates are those of Beta posteriors, and add up on the logarithmic scale (delta method). Positions
-        whose survival is negligible are left out.
+        With `caution`, the lower bound that many standard deviations below; with a negative one, an upper
+        bound. The errors of the positions' rates are those of Beta posteriors, and add up on the logarithmic
+        scale (delta method). Positions whose survival is negligible are left out.
         """
         levels = self._levels(source, request_id, kind)
         survival: list[float] = []
         log_alive, log_variance, prior = 0.0, 0.0, PRIOR_RATE
         for position in range(depth):
-            rate, count, prior = _drawn(levels, position, prior)
+            rate, count, prior = levels.rate(position, prior)
             log_alive += math.log(rate)
             log_variance += (1.0 - rate) / (rate * (count + 1.0))
-            survival.append(math.exp(log_alive - caution * math.sqrt(log_variance)))
+            survival.append(min(math.exp(log_alive - caution * math.sqrt(log_variance)), 1.0))
             if survival[-1] < NEGLIGIBLE:
                 break
         return survival
@@ -123,18 +124,28 @@ class AcceptanceTracker:
         """Forget a finished request; the pools keep what it taught."""
         self._requests.pop(request_id, None)
 
-    def _levels(self, source: Source, request_id: str, kind: str) -> Sequence[PositionCounts]:
-        return (
-            self._sources.get(source, _NOTHING),
+    def _levels(self, source: Source, request_id: str, kind: str) -> _Levels:
+        lower = (Source(source.proposer, grade) for grade in range(source.grade + 1))
+        return _Levels(
+            [self._sources[pool] for pool in lower if pool in self._sources],
             self._kinds.get((source, kind), _NOTHING),
             self._requests.get(request_id, {}).get(source, _NOTHING),
         )
 
 
-def _drawn(levels: Sequence[PositionCounts], position: int, prior: float) -> tuple[float, float, float]:
-    """Rate of a position and the drafts behind it, level by level; and the general rate, for the next position."""
-    pool, kind, own = levels
-    general, count = pool.rate(position, prior, PRIOR_WEIGHT)
-    rate, count = kind.rate(position, general, min(count, POOL_WEIGHT))
-    rate, count = own.rate(position, rate, min(count, POOL_WEIGHT))
-    return rate, count, general
+@dataclass(frozen=True, slots=True)
+class _Levels:
+    """Counts from the general to the particular: pools up to the grade, the kind of request, the request."""
+
+    pools: Sequence[PositionCounts]
+    kind: PositionCounts
+    own: PositionCounts
+
+    def rate(self, position: int, prior: float) -> tuple[float, float, float]:
+        """Rate of a position and the drafts behind it; and the general rate, for the next position."""
+        general, count = prior, PRIOR_WEIGHT
+        for pool in self.pools:
+            general, count = pool.rate(position, general, min(count, PRIOR_WEIGHT))
+        rate, count = self.kind.rate(position, general, min(count, POOL_WEIGHT))
+        rate, count = self.own.rate(position, rate, min(count, POOL_WEIGHT))
+        return rate, count, general

@@ -155,12 +155,19 @@ class Controller:
             return True
         grades = self.acceptance.grades(route.proposer)
         offers = (self._offer(candidate, route, grade, candidate.max_depth) for grade in grades)
-        return any(batch.best_rate(offer) > batch.plain_rate for offer in offers)
+        return any(batch.best_alone(offer)[1] > batch.plain_rate for offer in offers)
 
     def _best_offer(self, candidate: Candidate, batch: RoundEstimate, glimpses: Glimpses) -> Offer | None:
-        """The proposer that brings most when this request alone drafts."""
+        """The proposer that brings most when this request alone drafts.
+
+        Of those that surely pay, the one that may be best (upper confidence bound, Auer et al. 2002): what
+        is little known gets its chance, and loses it when it turns out to be worse.
+        """
         offers = [offer for route in candidate.routes if (offer := self._seen_offer(candidate, route, glimpses))]
-        return max(offers, key=batch.best_rate) if len(offers) > 1 else next(iter(offers), None)
+        if len(offers) < 2:
+            return next(iter(offers), None)
+        paying = [offer for offer in offers if batch.best_alone(offer)[1] > batch.plain_rate]
+        return max(paying or offers, key=lambda offer: batch.best_alone(offer.at_best())[1])
 
     def _seen_offer(self, candidate: Candidate, route: Route, glimpses: Glimpses) -> Offer | None:
         """None where nothing is offered, or nothing is known yet about what it takes."""
@@ -177,10 +184,13 @@ class Controller:
         survival = self.acceptance.survival(
             Source(route.proposer, grade), request_id, depth, kind=candidate.kind, caution=CAUTION
         )
+        hope = self.acceptance.survival(
+            Source(route.proposer, grade), request_id, depth, kind=candidate.kind, caution=-CAUTION
+        )
         if request_id not in self._drafting:
             survival = [share / MARGIN for share in survival]
         rounds = max(candidate.expected / (1.0 + sum(survival)), 1.0)
-        return Offer(request_id, route, survival, candidate.lag.get(route.proposer, 0) / rounds)
+        return Offer(request_id, route, survival, hope, candidate.lag.get(route.proposer, 0) / rounds)
 
     def _find_probe(self, candidates: Sequence[Candidate], outlook: Outlook) -> Probe | None:
         """The proposer, then the request, that was not tried for longest, if the budget allows."""
@@ -234,7 +244,7 @@ class Controller:
 
     def _pays_alone(self, candidate: Candidate, offer: Offer) -> bool:
         alone = RoundEstimate(self.cost, 1, 1, candidate.context)
-        return alone.best_rate(offer) > alone.plain_rate
+        return alone.best_alone(offer)[1] > alone.plain_rate
 
     def _remember(self, candidate: Candidate, decision: Decision) -> None:
         request_id = candidate.request_id

@@ -33,6 +33,9 @@ TOLERANCE = 0.5
 """Relative deviation from which on a step is an outlier: it pulls with constant force, however far off it lies."""
 
 TOKENS_UNIT = 1024
+NEXT_TO_NOTHING = 1e-9
+"""Least seconds that a step is taken to last, as ratios are formed."""
+
 RIDGE = np.array([0.5, 2.0, 2.0])
 """Steps for which the assumption counts that nothing but the curve matters."""
 
@@ -134,8 +137,7 @@ class StepCost:
 
     def observe(self, size: int, seconds: float, batch: int = 1, tokens: float = 0) -> None:
         """A step of `batch` requests and `tokens` tokens of context or lag took `seconds`."""
-        if seconds <= 0:
-            return
+        seconds = max(seconds, NEXT_TO_NOTHING)
         if self.curve:
             base = self.curve.seconds(size)
             self.coefficients.observe(_features(base, self._unit(), batch, tokens), seconds / base)

@@ -8,6 +8,9 @@ from dataclasses import dataclass, field
 WINDOW = 32
 """Rounds that are weighed together."""
 
+LONG_LAG = 64
+"""Tokens that a proposer has to catch up with from which on a round is not weighed: that pays only later."""
+
 TOLERATED_LOSS = 0.1
 """Share of the time of plain decoding that a proposer may lose over a window."""
 
@@ -47,12 +50,10 @@ class Ledger:
     accounts: deque[Account] = field(default_factory=lambda: deque(maxlen=WINDOW))
 
     def add(self, account: Account) -> bool:
-        """Enter one round; true when a full window shows a loss beyond what is tolerated. Then a new one begins."""
+        """Enter one round; true when more is lost than may be lost in a whole window. Then a new one begins."""
         self.accounts.append(account)
-        if len(self.accounts) < WINDOW:
-            return False
         loss = sum(entry.loss for entry in self.accounts)
-        too_slow = loss > TOLERATED_LOSS * sum(entry.plain_seconds for entry in self.accounts)
+        too_slow = loss > TOLERATED_LOSS * WINDOW * account.plain_seconds
         if too_slow:
             self.accounts.clear()
         return too_slow

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
 
 from gamaneh.control.cost import CostModel
 from gamaneh.control.router import Route
+
+MOST_CANDIDATES = 256
+"""Candidates of a whole batch that are thought about: those that survive most often."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +44,7 @@ class Offer:
 
     Args:
         survival: cautious s_1, s_2, ... as far as the draft may go.
+        hope: optimistic ones.
         lag: tokens that the proposer has to read first, as this round's share: catching up pays
             over all rounds that follow.
     """
@@ -46,19 +52,16 @@ class Offer:
     request_id: str
     route: Route
     survival: Sequence[float]
+    hope: Sequence[float] = ()
     lag: float = 0.0
 
     @property
     def proposer(self) -> str:
         return self.route.proposer
 
-
-@dataclass(slots=True)
-class _Asked:
-    """What one proposer is asked for."""
-
-    depth: int = 0
-    lags: dict[str, float] = field(default_factory=dict)
+    def at_best(self) -> Offer:
+        """The same with its hopes fulfilled."""
+        return replace(self, survival=self.hope)
 
 
 class RoundEstimate:
@@ -78,71 +81,86 @@ class RoundEstimate:
 
     def verify_seconds(self, extra: int) -> float:
         """Seconds of a verify with `extra` rows of drafts."""
-        if extra not in self._verify:
-            self._verify[extra] = self.cost.verify_seconds(self.rows + extra, batch=self.size, context=self.context)
-        return self._verify[extra]
+        computed = self.cost.bucket(self.rows + extra)
+        if computed not in self._verify:
+            self._verify[computed] = self.cost.verify_seconds(computed, batch=self.size, context=self.context)
+        return self._verify[computed]
 
     def extra_seconds(self, proposer: str, depth: int, lag: float, beside: int = 0) -> float:
         """What one draft adds to a round with `beside` rows of other drafts."""
         verify = self.verify_seconds(beside + depth) - self.verify_seconds(beside)
         return verify + self.cost.draft_seconds(proposer, depth, lag=lag)
 
-    def best_rate(self, offer: Offer) -> float:
-        """Tokens per second of the batch when this request alone drafts, as far as is best; 0 without candidates."""
-        rate, expected = 0.0, float(self.size)
+    def best_alone(self, offer: Offer) -> tuple[int, float]:
+        """Best draft length when this request alone drafts, and the batch's tokens per second; 0, 0 for no draft."""
+        best, best_rate, expected = 0, 0.0, float(self.size)
         for depth, survival in enumerate(offer.survival, 1):
             expected += survival
-            rate = max(rate, expected / (self.plain_seconds + self.extra_seconds(offer.proposer, depth, offer.lag)))
-        return rate
+            rate = expected / (self.plain_seconds + self.extra_seconds(offer.proposer, depth, offer.lag))
+            if rate > best_rate:
+                best, best_rate = depth, rate
+        return best, best_rate
 
     def best_depths(self, offers: Sequence[Offer], least_rate: float) -> dict[str, int]:
-        """Draft lengths by request that bring most tokens per second; empty where nothing exceeds `least_rate`.
+        """Draft lengths by request that bring most tokens per second; empty where nothing exceeds `least_rate`."""
+        if len(offers) == 1:
+            depth, rate = self.best_alone(offers[0])
+            return {offers[0].request_id: depth} if rate > least_rate else {}
+        return _Allocation(self, offers).best(least_rate) if offers else {}
 
-        A proposer whose first draft costs much may stand in the way of another, so the best is
-        looked for with each of them left out as well.
-        """
-        best: dict[str, int] = {}
-        for names in _choices({offer.proposer for offer in offers}):
-            chosen = [offer for offer in offers if offer.proposer in names]
-            depths, rate = self._best_prefix(chosen, least_rate)
-            if depths:
-                best, least_rate = depths, rate
-        return best
 
-    def _best_prefix(self, offers: Sequence[Offer], least_rate: float) -> tuple[dict[str, int], float]:
-        """Take candidates in the order of their survival as long as the rate grows.
+class _Allocation:
+    """The choice of candidates for many requests.
 
-        Survival falls along a path, so every prefix of that order is a valid set of drafts.
-        """
+    The seconds of a proposer depend on its longest draft, those of the verify on the number of candidates.
+    With a cap on the draft length of each proposer, the best candidates are therefore those of highest
+    survival; and survival falls along a path, so that they are valid drafts. The caps are improved one
+    proposer at a time.
+    """
+
+    def __init__(self, batch: RoundEstimate, offers: Sequence[Offer]) -> None:
         steps = sorted(
             (-survival, depth, at)
             for at, offer in enumerate(offers)
             for depth, survival in enumerate(offer.survival, 1)
-        )
-        asked = {offer.proposer: _Asked() for offer in offers}
-        seconds = dict.fromkeys(asked, 0.0)
-        expected, best = float(self.size), 0
-        for taken, (negative, depth, at) in enumerate(steps, 1):
-            offer = offers[at]
-            expected -= negative
-            if self._ask(asked[offer.proposer], offer, depth):
-                seconds[offer.proposer] = self._draft_seconds(offer.proposer, asked[offer.proposer])
-            rate = expected / (self.verify_seconds(taken) + sum(seconds.values()))
-            if rate > least_rate:
-                best, least_rate = taken, rate
-        return {offers[at].request_id: depth for _, depth, at in steps[:best]}, least_rate
+        )[:MOST_CANDIDATES]
+        self.batch, self.offers, self.steps = batch, offers, steps
+        self.survival = -np.array([step[0] for step in steps])
+        self.depth = np.array([step[1] for step in steps])
+        names = sorted({offer.proposer for offer in offers})
+        self.proposer = np.array([names.index(offers[step[2]].proposer) for step in steps])
+        self.own = [[offer for offer in offers if offer.proposer == name] for name in names]
+        self.verify = np.array([batch.verify_seconds(taken) for taken in range(1, len(steps) + 1)])
 
-    def _ask(self, asked: _Asked, offer: Offer, depth: int) -> bool:
-        """Add one candidate to what is asked for; whether that costs the proposer time."""
-        new = offer.request_id not in asked.lags
-        if new:
-            asked.lags[offer.request_id] = offer.lag
-        deeper = depth > asked.depth
-        asked.depth = max(asked.depth, depth)
-        return new or deeper
+    def best(self, least_rate: float) -> dict[str, int]:
+        """Draft lengths by request; empty where no choice exceeds `least_rate`."""
+        caps = [max((len(offer.survival) for offer in own), default=0) for own in self.own]
+        for at in range(len(caps)):
+            trials = [[*caps[:at], cap, *caps[at + 1 :]] for cap in range(caps[at], -1, -1)]
+            caps = max(trials, key=lambda trial: self._best_prefix(trial)[1])
+        count, rate = self._best_prefix(caps)
+        if rate <= least_rate:
+            return {}
+        taken = np.flatnonzero(self._allowed(caps))[:count]
+        return {self.offers[self.steps[step][2]].request_id: self.steps[step][1] for step in taken}
 
-    def _draft_seconds(self, proposer: str, asked: _Asked) -> float:
-        return self.cost.draft_seconds(proposer, asked.depth, batch=len(asked.lags), lag=sum(asked.lags.values()))
+    def _best_prefix(self, caps: Sequence[int]) -> tuple[int, float]:
+        """How many of the allowed candidates to take, and the tokens per second."""
+        survival = self.survival[self._allowed(caps)]
+        if not len(survival):
+            return 0, 0.0
+        drafts = sum(self._draft_seconds(own, cap) for own, cap in zip(self.own, caps, strict=True))
+        rates = (self.batch.size + survival.cumsum()) / (self.verify[: len(survival)] + drafts)
+        best = int(rates.argmax())
+        return best + 1, float(rates[best])
+
+    def _allowed(self, caps: Sequence[int]) -> np.ndarray:
+        allowed: np.ndarray = self.depth <= np.array(caps)[self.proposer]
+        return allowed
+
+    def _draft_seconds(self, own: Sequence[Offer], cap: int) -> float:
+        lag = sum(offer.lag for offer in own)
+        return self.batch.cost.draft_seconds(own[0].proposer, cap, batch=len(own), lag=lag)
 
 
 def estimate(cost: CostModel, candidates: Sequence[Candidate]) -> RoundEstimate:
@@ -150,9 +168,3 @@ def estimate(cost: CostModel, candidates: Sequence[Candidate]) -> RoundEstimate:
     fixed = sum(min(candidate.fixed or 0, candidate.max_depth) for candidate in candidates)
     context = sum(candidate.context for candidate in candidates)
     return RoundEstimate(cost, len(candidates) + fixed, len(candidates), context)
-
-
-def _choices(proposers: set[str]) -> Iterable[set[str]]:
-    yield proposers
-    if len(proposers) > 1:
-        yield from (proposers - {name} for name in sorted(proposers))

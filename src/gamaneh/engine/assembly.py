@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-import time
+from dataclasses import asdict
 
 import psutil
 import torch
 
-from gamaneh.control.cost import CostModel
 from gamaneh.core import PLAIN
+from gamaneh.engine.calibration import WORTH_KEEPING, Progress, calibrate, costs_file
 from gamaneh.engine.engine import Engine
 from gamaneh.errors import InvalidOption, TokenizerMismatch
 from gamaneh.kv.cache import KVCache, bytes_per_block
 from gamaneh.kv.manager import KVManager
 from gamaneh.kv.pool import BlockPool
-from gamaneh.models.batch import TRASH_SLOT, Feed
 from gamaneh.models.config import DecoderConfig
+from gamaneh.models.fetch import cache_folder
 from gamaneh.models.loading import LoadedModel
-from gamaneh.models.runner import DecoderRunner, Runner
+from gamaneh.models.runner import DecoderRunner
 from gamaneh.models.tokenizer import tokenizer_difference
 from gamaneh.options import EngineOptions, SpeculationOptions
 from gamaneh.proposers.registry import DraftModel, Ingredients, build_proposers
@@ -26,16 +26,18 @@ DEFAULT_TOKENS_PER_REQUEST = 2048
 MEMORY_SHARE = 0.3
 """Share of the free memory that a cache of automatic size may take; untouched parts of it cost nothing."""
 
-MEASURED_ROWS = (1, 2, 4, 8, 16, 32)
-
 
 def build_engine(
     target: LoadedModel,
     draft: LoadedModel | None,
     speculation: SpeculationOptions,
     options: EngineOptions,
+    measuring: Progress = lambda done, total: None,
 ) -> Engine:
     """An engine for these models.
+
+    Args:
+        measuring: called with the number of timed forwards and their total, where costs are measured.
 
     Raises:
         TokenizerMismatch: draft and target differ in a token, which is named.
@@ -52,7 +54,7 @@ def build_engine(
     proposers = build_proposers(parts)
     engine = Engine(runner, kv, target.tokenizer, proposers=proposers, speculation=speculation, options=options)
     if speculation.proposer != PLAIN and speculation.draft_length is None:
-        _measure_costs(engine.cost, runner, parts.draft_model)
+        _calibrate(engine, target, draft, parts, measuring)
     return engine
 
 
@@ -98,23 +100,26 @@ def _draft_model(target: LoadedModel, draft: LoadedModel, options: EngineOptions
     return DraftModel(runner, kv)
 
 
-def _measure_costs(cost: CostModel, target: Runner, draft: DraftModel | None) -> None:
-    """Time forwards of some sizes, so that the controller starts from facts; two runs each, the first to warm up."""
-    for rows in sorted({target.computed_rows(rows) for rows in MEASURED_ROWS}):
-        cost.anchor_verify(rows, _forward_seconds(target, rows))
-    if draft is not None:
-        one_token = _forward_seconds(draft.runner, 1)
-        for depth in (1, 8):
-            cost.anchor_draft("draft_model", depth, depth * one_token)
+def _calibrate(
+    engine: Engine, target: LoadedModel, draft: LoadedModel | None, parts: Ingredients, progress: Progress
+) -> None:
+    """The controller starts from facts. Small models are measured faster than a file is read."""
+    file = None
+    if target.weight_bytes >= WORTH_KEEPING:
+        facts = {**_facts(target), "invariant": engine.invariant}
+        file = costs_file(cache_folder() / "costs", facts, None if draft is None else _facts(draft))
+    runner = None if parts.draft_model is None else parts.draft_model.runner
+    calibrate(engine.cost, engine.target, runner, file=file, progress=progress)
 
 
-def _forward_seconds(runner: Runner, rows: int) -> float:
-    seconds = 0.0
-    for _ in range(2):
-        started = time.perf_counter()
-        runner.forward([Feed([0] * rows, 0, 0, [TRASH_SLOT] * rows, logit_rows=rows)])
-        seconds = time.perf_counter() - started
-    return seconds
+def _facts(model: LoadedModel) -> dict[str, object]:
+    """What decides about the time of a forward, the machine apart."""
+    return {
+        "config": asdict(model.config),
+        "weight_bytes": model.weight_bytes,
+        "dtype": str(model.dtype),
+        "device": str(model.device),
+    }
 
 
 def check_devices(draft_device: str | None, draft: object) -> None:

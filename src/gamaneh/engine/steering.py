@@ -7,10 +7,11 @@ from collections.abc import Mapping, Sequence
 from gamaneh.control.acceptance import AcceptanceTracker
 from gamaneh.control.controller import Controller
 from gamaneh.control.cost import CostModel
-from gamaneh.control.ledger import Account, Ledger
+from gamaneh.control.ledger import LONG_LAG, Account, Ledger
 from gamaneh.control.quarantine import Fault, Quarantine
 from gamaneh.control.round import Candidate
 from gamaneh.control.router import Features, Router
+from gamaneh.control.snapshot import SpeculationSnapshot, Totals, take_snapshot
 from gamaneh.core import Decision, Draft, Proposer, ReasonCode, StepReport
 from gamaneh.engine.drafting import Clock, Drafting, Drafts
 from gamaneh.engine.sequence import SequenceState
@@ -27,6 +28,7 @@ class Steering:
         self.router = Router(self.quarantine, {name: proposer.needs for name, proposer in proposers.items()})
         self.drafting = Drafting(proposers, self.quarantine, target.vocab_size, clock)
         self._ledgers = {name: Ledger() for name in proposers}
+        self._totals = {name: Totals() for name in proposers}
 
     def decide(self, sequences: Sequence[SequenceState]) -> list[Decision]:
         """One decision per request that is decoding."""
@@ -56,12 +58,19 @@ class Steering:
                 batch=len(drafts.rows.get(name, [])),
                 lag=drafts.lag[name],
             )
-            self._weigh(name, drafts, [report for report in reports if report.proposer == name], size, context)
+            own = [report for report in reports if report.proposer == name]
+            self._totals[name].add(own, drafts.seconds[name])
+            self._weigh(name, drafts, own, size, context)
         if seconds is not None:
             rows = size + sum(report.drafted for report in reports)
             self.cost.observe_verify(rows, seconds, batch=size, context=context)
         for report in reports:
             self.controller.observe(report, drafts.of(report.request_id).grade)
+
+    def snapshot(self) -> SpeculationSnapshot:
+        """What is going on, in words and numbers; to be taken between two steps."""
+        memory = {name: proposer.memory_bytes() for name, proposer in self.drafting.proposers.items()}
+        return take_snapshot(self.controller, self.quarantine, self._totals, memory)
 
     def finished(self, sequence: SequenceState) -> None:
         """Forget a request, and remember how long its output was."""
@@ -83,8 +92,9 @@ class Steering:
         )
 
     def _weigh(self, name: str, drafts: Drafts, reports: Sequence[StepReport], size: int, context: int) -> None:
-        """Quarantine a proposer that costs more than it saves. Probes may: they have a budget of their own."""
-        if not reports or any(report.reason_code is ReasonCode.PROBE for report in reports):
+        """Quarantine a proposer that costs more than it saves. Probes may, as they have a budget, and so may catching up."""
+        probed = any(report.reason_code is ReasonCode.PROBE for report in reports)
+        if not reports or probed or drafts.lag[name] >= LONG_LAG * len(reports):
             return
         account = Account(
             spent=drafts.seconds[name],

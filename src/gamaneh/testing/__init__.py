@@ -14,6 +14,7 @@ from gamaneh.testing.scripted import (
     next_token_table,
     scripted_engine,
 )
+from gamaneh.testing.simulated import SimulatedClock, TimedProposer, TimedRunner
 from gamaneh.testing.tiny import TINY_CONFIGS, tiny_decoder, tiny_weights
 from gamaneh.testing.tokens import BOS_ID, BYTE_VOCAB, EOS_ID, PAD_ID, ByteTokenizer
 
@@ -27,6 +28,9 @@ __all__ = [
     "Script",
     "ScriptedProposer",
     "ScriptedRunner",
+    "SimulatedClock",
+    "TimedProposer",
+    "TimedRunner",
     "constant",
     "fixed_output",
     "hashed",

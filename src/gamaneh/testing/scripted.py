@@ -7,6 +7,7 @@ from there, so that every fault in slots, rollback or tree compaction shows as a
 from __future__ import annotations
 
 import random
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -14,6 +15,7 @@ import torch
 from torch import Tensor
 
 from gamaneh.core import Draft, Needs, ProposalRow, Verdict
+from gamaneh.engine.drafting import Clock
 from gamaneh.engine.engine import Engine
 from gamaneh.kv import BlockPool, KVCache, KVManager
 from gamaneh.models.batch import Feed
@@ -166,6 +168,7 @@ def scripted_engine(
     proposer: ScriptedProposer | None = None,
     speculation: SpeculationOptions | None = None,
     options: EngineOptions | None = None,
+    clock: Clock = time.perf_counter,
 ) -> Engine:
     """An engine over a scripted target, which speculates with `proposer` if there is one."""
     pool = BlockPool(runner.cache.num_blocks, runner.cache.block_size, prefix_cache=True)
@@ -178,4 +181,5 @@ def scripted_engine(
         proposers=proposers,
         speculation=speculation,
         options=options or EngineOptions(max_batch=8, step_tokens=64),
+        clock=clock,
     )

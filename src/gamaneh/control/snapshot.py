@@ -1,0 +1,152 @@
+"""What router, controller and fallback are doing now, for a person or a page to read."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from gamaneh.control.acceptance import CAUTION, Source
+from gamaneh.control.controller import Controller
+from gamaneh.control.probing import PROBE_SHARE
+from gamaneh.control.quarantine import Quarantine
+from gamaneh.core import ReasonCode, StepReport
+
+State = Literal["ready", "quarantine", "probation"]
+
+SHOWN_POSITIONS = 8
+"""Positions whose survival is shown; what lies deeper is seldom drafted."""
+
+
+@dataclass(slots=True)
+class Totals:
+    """Counts of one proposer since the engine was built; `seconds` are those of its drafts."""
+
+    drafts: int = 0
+    drafted: int = 0
+    accepted: int = 0
+    seconds: float = 0.0
+
+    def add(self, reports: Sequence[StepReport], seconds: float) -> None:
+        """One round in which the proposer was asked."""
+        self.drafts += sum(report.drafted > 0 for report in reports)
+        self.drafted += sum(report.drafted for report in reports)
+        self.accepted += sum(report.accepted for report in reports)
+        self.seconds += seconds
+
+
+@dataclass(frozen=True, slots=True)
+class SurvivalSnapshot:
+    """Survival by position of drafts of one grade, for a request of which nothing is known.
+
+    Args:
+        estimate: s_1, s_2, ...
+        bound: their cautious lower bounds, by which the controller decides.
+    """
+
+    grade: int
+    estimate: tuple[float, ...]
+    bound: tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ProposerSnapshot:
+    """One proposer.
+
+    Args:
+        state: `probation` is ready again after a quarantine, and not cleared yet.
+        reason: of the last failure, in words; empty with a clear record.
+        rounds_left: until it is tried again.
+        failures: by fault.
+        draft_seconds: median seconds by draft length.
+        memory_bytes: weights and caches.
+    """
+
+    name: str
+    state: State
+    reason: str
+    rounds_left: int
+    failures: Mapping[str, int]
+    survival: tuple[SurvivalSnapshot, ...]
+    draft_seconds: Mapping[int, float]
+    totals: Totals
+    memory_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class RequestSnapshot:
+    """What a running request does in this round, and why."""
+
+    request_id: str
+    proposer: str
+    depth: int
+    reason: str
+    code: ReasonCode
+
+
+@dataclass(frozen=True, slots=True)
+class SpeculationSnapshot:
+    """The whole of it.
+
+    Args:
+        verify_seconds: median seconds of a step without drafts, by computed token rows.
+        probe_share: most of the time that probes may take.
+        probe_credit_seconds: saved up for probes; below 0 they wait.
+    """
+
+    proposers: tuple[ProposerSnapshot, ...]
+    requests: tuple[RequestSnapshot, ...]
+    verify_seconds: Mapping[int, float]
+    probe_share: float
+    probe_credit_seconds: float
+
+
+def take_snapshot(
+    controller: Controller, quarantine: Quarantine, totals: Mapping[str, Totals], memory: Mapping[str, int]
+) -> SpeculationSnapshot:
+    """The state of these parts; to be called between two rounds.
+
+    Args:
+        totals, memory: of each proposer, by name.
+    """
+    return SpeculationSnapshot(
+        proposers=tuple(_proposer(name, controller, quarantine, totals[name], memory[name]) for name in totals),
+        requests=tuple(
+            RequestSnapshot(request_id, decision.proposer, decision.depth, decision.reason, decision.code)
+            for request_id, decision in controller.decisions.items()
+        ),
+        verify_seconds=controller.cost.verify.curve.points(),
+        probe_share=PROBE_SHARE,
+        probe_credit_seconds=controller.budget.credit,
+    )
+
+
+def _proposer(
+    name: str, controller: Controller, quarantine: Quarantine, totals: Totals, memory_bytes: int
+) -> ProposerSnapshot:
+    return ProposerSnapshot(
+        name=name,
+        state=_state(name, quarantine),
+        reason=quarantine.reason(name),
+        rounds_left=quarantine.rounds_left(name),
+        failures={fault.value: count for (proposer, fault), count in quarantine.counts.items() if proposer == name},
+        survival=tuple(_survival(controller, Source(name, grade)) for grade in controller.acceptance.grades(name)),
+        draft_seconds=controller.cost.draft_points().get(name, {}),
+        totals=replace(totals),
+        memory_bytes=memory_bytes,
+    )
+
+
+def _state(name: str, quarantine: Quarantine) -> State:
+    if not quarantine.allows(name):
+        return "quarantine"
+    return "probation" if quarantine.on_probation(name) else "ready"
+
+
+def _survival(controller: Controller, source: Source) -> SurvivalSnapshot:
+    tracker = controller.acceptance
+    return SurvivalSnapshot(
+        grade=source.grade,
+        estimate=tuple(tracker.survival(source, "", SHOWN_POSITIONS)),
+        bound=tuple(tracker.survival(source, "", SHOWN_POSITIONS, caution=CAUTION)),
+    )
