@@ -172,18 +172,18 @@ class TestSnapshot:
         for _ in range(10):
             engine.step()
         snapshot = engine.steering.snapshot()
-        (proposer,), (request,) = snapshot.proposers, snapshot.requests
-        assert (proposer.name, proposer.state) == ("scripted", "ready")
+        proposer, request = snapshot.proposers["scripted"], snapshot.requests["r"]
+        assert proposer.state == "ready"
         assert proposer.totals.accepted <= proposer.totals.drafted
         assert proposer.survival[0].bound < proposer.survival[0].estimate
-        assert (request.request_id, request.proposer, request.code) == ("r", "scripted", ReasonCode.PAYS)
+        assert (request.proposer, request.code) == ("scripted", ReasonCode.PAYS)
         assert request.reason
         assert snapshot.verify_seconds[16] == pytest.approx(PLAIN_SECONDS)
 
     def test_it_tells_of_a_quarantine(self) -> None:
         engine = engine_for(flat, accuracy=0.9)
         engine.quarantine.report("scripted", "RuntimeError: broken")
-        (proposer,) = engine.steering.snapshot().proposers
+        proposer = engine.steering.snapshot().proposers["scripted"]
         assert (proposer.state, proposer.rounds_left) == ("quarantine", FIRST_ROUNDS)
         assert proposer.reason == "RuntimeError: broken"
         assert proposer.failures == {"error": 1}
@@ -191,4 +191,4 @@ class TestSnapshot:
     def test_requests_that_ended_are_not_in_it(self) -> None:
         engine = engine_for(flat, accuracy=0.9)
         serve(engine, tokens=10)
-        assert engine.steering.snapshot().requests == ()
+        assert engine.steering.snapshot().requests == {}

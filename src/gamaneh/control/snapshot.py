@@ -62,7 +62,6 @@ class ProposerSnapshot:
         memory_bytes: weights and caches.
     """
 
-    name: str
     state: State
     reason: str
     rounds_left: int
@@ -77,7 +76,6 @@ class ProposerSnapshot:
 class RequestSnapshot:
     """What a running request does in this round, and why."""
 
-    request_id: str
     proposer: str
     depth: int
     reason: str
@@ -89,13 +87,14 @@ class SpeculationSnapshot:
     """The whole of it.
 
     Args:
+        proposers, requests: by name and by id.
         verify_seconds: median seconds of a step without drafts, by computed token rows.
         probe_share: most of the time that probes may take.
         probe_credit_seconds: saved up for probes; below 0 they wait.
     """
 
-    proposers: tuple[ProposerSnapshot, ...]
-    requests: tuple[RequestSnapshot, ...]
+    proposers: Mapping[str, ProposerSnapshot]
+    requests: Mapping[str, RequestSnapshot]
     verify_seconds: Mapping[int, float]
     probe_share: float
     probe_credit_seconds: float
@@ -110,11 +109,11 @@ def take_snapshot(
         totals, memory: of each proposer, by name.
     """
     return SpeculationSnapshot(
-        proposers=tuple(_proposer(name, controller, quarantine, totals[name], memory[name]) for name in totals),
-        requests=tuple(
-            RequestSnapshot(request_id, decision.proposer, decision.depth, decision.reason, decision.code)
+        proposers={name: _proposer(name, controller, quarantine, totals[name], memory[name]) for name in totals},
+        requests={
+            request_id: RequestSnapshot(decision.proposer, decision.depth, decision.reason, decision.code)
             for request_id, decision in controller.decisions.items()
-        ),
+        },
         verify_seconds=controller.cost.verify.curve.points(),
         probe_share=PROBE_SHARE,
         probe_credit_seconds=controller.budget.credit,
@@ -125,7 +124,6 @@ def _proposer(
     name: str, controller: Controller, quarantine: Quarantine, totals: Totals, memory_bytes: int
 ) -> ProposerSnapshot:
     return ProposerSnapshot(
-        name=name,
         state=_state(name, quarantine),
         reason=quarantine.reason(name),
         rounds_left=quarantine.rounds_left(name),

@@ -92,7 +92,7 @@ class Steering:
         )
 
     def _weigh(self, name: str, drafts: Drafts, reports: Sequence[StepReport], size: int, context: int) -> None:
-        """Quarantine a proposer that costs more than it saves. Probes may, as they have a budget, and so may catching up."""
+        """Quarantine a proposer that costs more than it saves. Probes may, having a budget, and so may catching up."""
         probed = any(report.reason_code is ReasonCode.PROBE for report in reports)
         if not reports or probed or drafts.lag[name] >= LONG_LAG * len(reports):
             return

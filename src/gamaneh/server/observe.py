@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import asdict
 from typing import Any
 
 from starlette.requests import Request
@@ -64,8 +65,8 @@ class Observation:
 
 
 def speculation_state(engine: Engine) -> dict[str, Any]:
-    """How requests speculate that do not say otherwise, and how the proposers are."""
-    options, quarantine = engine.speculation, engine.quarantine
+    """How requests speculate that do not say otherwise, and what each proposer and each request is doing."""
+    options = engine.speculation
     return {
         "default": {
             "proposer": options.proposer,
@@ -73,13 +74,6 @@ def speculation_state(engine: Engine) -> dict[str, Any]:
             "max_draft_length": options.max_draft_length,
             "rule": options.rule,
         },
-        "proposers": {
-            name: {
-                "in_quarantine": not quarantine.allows(name),
-                "reason": quarantine.reason(name),
-                "memory_bytes": proposer.memory_bytes(),
-            }
-            for name, proposer in engine.proposers.items()
-        },
+        **asdict(engine.steering.snapshot()),
         "invariant": engine.invariant,
     }
