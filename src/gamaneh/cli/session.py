@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from gamaneh.cli.options import ModelChoice, ProposerChoice
 from gamaneh.cli.pull import located
 from gamaneh.cli.terminal import count_bar
+from gamaneh.core import AUTO
 from gamaneh.engine.assembly import build_engine, check_devices
 from gamaneh.engine.engine import Engine
 from gamaneh.engine.llm import LLM
@@ -39,6 +41,8 @@ def open_llm(model: ModelChoice, proposer: ProposerChoice, *, max_batch: int = 1
 def open_engine(model: ModelChoice, proposer: ProposerChoice, **limits: Any) -> tuple[LoadedModel, Engine]:
     """Load what the options name and build an engine that nothing else listens to.
 
+    It takes whichever proposer pays, unless lookup or plain decoding was asked for.
+
     Raises:
         GamanehError: an option, a file or a model is wrong.
     """
@@ -47,7 +51,11 @@ def open_engine(model: ModelChoice, proposer: ProposerChoice, **limits: Any) -> 
     target = _loaded(model.model, model.dtype, model.device)
     draft_device = proposer.draft_device or str(target.device)
     draft = None if proposer.draft_model is None else _loaded(proposer.draft_model, model.dtype, draft_device)
-    return target, build_engine(target, draft, proposer.speculation(), options)
+    speculation = proposer.speculation()
+    if not (proposer.lookup or proposer.plain):
+        speculation = replace(speculation, proposer=AUTO)
+    with count_bar("measuring costs") as tick:
+        return target, build_engine(target, draft, speculation, options, tick)
 
 
 def _loaded(name: str, dtype: str, device: str) -> LoadedModel:

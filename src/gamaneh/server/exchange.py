@@ -110,6 +110,7 @@ class Exchange:
             model=self.service.model,
             per_prompt=prepared.per_prompt,
             wants=prepared.wants,
+            keep_text=self.service.options.log_prompts,
         )
         return self.writer
 
@@ -140,7 +141,14 @@ class Exchange:
         if self.writer is not None:
             tally = self.writer.tally
             fields |= {"prompt_tokens": tally.prompt_tokens, "output_tokens": tally.output_tokens}
-        return fields
+        return fields | self._texts()
+
+    def _texts(self) -> dict[str, Any]:
+        """What was asked and said, which is logged only where that was wished for."""
+        if self.writer is None or not self.service.options.log_prompts:
+            return {}
+        prompts = [self.service.tokenizer.decode(job.prompt, skip_special=False) for job in self.writer.answers.jobs]
+        return {"prompts": prompts, "outputs": self.writer.tally.texts}
 
 
 def _status(error: BaseException | None) -> int:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Protocol
 
-from gamaneh.core import PLAIN
+from gamaneh.core import AUTO, PLAIN
 from gamaneh.errors import InvalidOption, InvalidRequest
 from gamaneh.options import SamplingParams, SpeculationOptions
 from gamaneh.server.errors import invalid
@@ -112,14 +112,12 @@ def _proposer(fields: SpeculationFields, default: SpeculationOptions, proposers:
     if fields.enabled is False:
         return PLAIN
     if fields.proposer is not None:
-        known = (PLAIN, *proposers)
+        known = (PLAIN, AUTO, *proposers)
         if fields.proposer not in known:
             name = "speculation.proposer"
             raise invalid(name, f"{name} must be one of {', '.join(known)}, got {fields.proposer!r}")
         return fields.proposer
-    if fields.enabled and default.proposer == PLAIN:
-        return "draft_model" if "draft_model" in proposers else "lookup"
-    return default.proposer
+    return AUTO if fields.enabled and default.proposer == PLAIN else default.proposer
 
 
 def _bias(bias: Mapping[str, float]) -> dict[int, float]:

@@ -49,20 +49,25 @@ class Tally:
 
     Args:
         per_prompt: answers to each prompt; a prompt counts once.
+        keep_text: keep what was said, for the log.
     """
 
-    def __init__(self, answers: Answers, per_prompt: int) -> None:
+    def __init__(self, answers: Answers, per_prompt: int, *, keep_text: bool = False) -> None:
         self._answers = answers
         self._firsts = range(0, len(answers.jobs), per_prompt)
         self._predictions = [PredictionCount(job) for job in answers.jobs]
         self.origins: Counter[Origin] = Counter()
         self.output_tokens = 0
+        self.texts = [""] * len(answers.jobs)
+        self._keep_text = keep_text
 
     def add(self, event: Event) -> None:
         """Count one event."""
         self.output_tokens += len(event.output.tokens)
         self.origins.update(event.output.origins)
         self._predictions[event.choice].add(event.output)
+        if self._keep_text:
+            self.texts[event.choice] += event.output.text
 
     @property
     def prompt_tokens(self) -> int:

@@ -44,6 +44,7 @@ class Writer:
         model: what the client calls the model.
         per_prompt: answers to each prompt.
         wants: what the request wants to know about speculation.
+        keep_text: keep what was said, for the log.
     """
 
     def __init__(
@@ -56,9 +57,10 @@ class Writer:
         model: str,
         per_prompt: int,
         wants: SpeculationFields,
+        keep_text: bool = False,
     ) -> None:
         self.answers, self.style, self.wants = answers, style, wants
-        self.tally = Tally(answers, per_prompt)
+        self.tally = Tally(answers, per_prompt, keep_text=keep_text)
         self._head = {"id": name, "created": int(time.time()), "model": model}
         self._details = [TokenDetails(job, tokenizer) for job in answers.jobs] if wants.tokens else []
 
