@@ -52,6 +52,7 @@ TESTING_GROUPS: Mapping[str, Sequence[str]] = {
     ),
     "Tiny decoders": ("TINY_CONFIGS", "tiny_decoder", "tiny_weights"),
     "Byte tokenizer": ("ByteTokenizer", "BOS_ID", "EOS_ID", "PAD_ID", "BYTE_VOCAB"),
+    "Simulated time": ("SimulatedClock", "TimedProposer", "TimedRunner"),
 }
 
 VALUES: Mapping[str, str] = {

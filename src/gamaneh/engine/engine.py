@@ -106,6 +106,11 @@ class Engine:
         gives = any(name in self.proposers and self.proposers[name].needs.probs for name in names)
         return gives and speculation.draft_sampling == "request"
 
+    def register(self, proposer: Proposer) -> None:
+        """Let requests use one more proposer, by its name."""
+        self.proposers[proposer.name] = proposer
+        self.steering.register(proposer.name, proposer)
+
     def add(
         self,
         prompt: Sequence[int],

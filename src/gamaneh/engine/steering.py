@@ -12,7 +12,7 @@ from gamaneh.control.quarantine import Fault, Quarantine
 from gamaneh.control.round import Candidate
 from gamaneh.control.router import Features, Router
 from gamaneh.control.snapshot import SpeculationSnapshot, Totals, take_snapshot
-from gamaneh.core import Decision, Draft, Proposer, ReasonCode, StepReport
+from gamaneh.core import Decision, Draft, Needs, Proposer, ReasonCode, StepReport
 from gamaneh.engine.drafting import Clock, Drafting, Drafts
 from gamaneh.engine.sequence import SequenceState
 from gamaneh.models.runner import Runner
@@ -25,10 +25,18 @@ class Steering:
         self.quarantine = Quarantine()
         self.cost = CostModel(target.computed_rows)
         self.controller = Controller(AcceptanceTracker(), self.cost)
-        self.router = Router(self.quarantine, {name: proposer.needs for name, proposer in proposers.items()})
+        self._needs: dict[str, Needs] = {}
+        self._ledgers: dict[str, Ledger] = {}
+        self._totals: dict[str, Totals] = {}
+        self.router = Router(self.quarantine, self._needs)
         self.drafting = Drafting(proposers, self.quarantine, target.vocab_size, clock)
-        self._ledgers = {name: Ledger() for name in proposers}
-        self._totals = {name: Totals() for name in proposers}
+        for name, proposer in proposers.items():
+            self.register(name, proposer)
+
+    def register(self, name: str, proposer: Proposer) -> None:
+        """Route requests to a proposer and keep an account of it."""
+        self._needs[name] = proposer.needs
+        self._ledgers[name], self._totals[name] = Ledger(), Totals()
 
     def decide(self, sequences: Sequence[SequenceState]) -> list[Decision]:
         """One decision per request that is decoding."""
