@@ -66,10 +66,12 @@ class Gate:
     def take(self, client: Client, count: int) -> None:
         """Take room for `count` answers. See `enter`."""
         if self.per_key is not None and client.name and self._by_client[client.name] + count > self.per_key:
-            raise self._busy(f"this key may have at most {self.per_key} answers in the making", "concurrency_exceeded")
+            raise self._busy(
+                f"this key may have at most {self.per_key} answers in the making", code="concurrency_exceeded"
+            )
         if self.taken + count > self.capacity:
             raise self._busy(
-                f"the server is busy: it takes at most {self.capacity} answers in the making", "queue_full"
+                f"the server is busy: it takes at most {self.capacity} answers in the making", code="queue_full"
             )
         self.taken += count
         self._by_client[client.name] += count
