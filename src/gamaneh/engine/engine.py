@@ -217,10 +217,11 @@ class Engine:
         for item, logits in zip(plan, forward.logits, strict=True):
             try:
                 self._judge_one(item, drafts.of(item.sequence.request_id), logits, round_)
-            except GamanehError as error:
+            except Exception as error:  # whatever one request raises ends that request alone
                 item.sequence.finish_reason = FinishReason.ERROR
+                message = str(error) if isinstance(error, GamanehError) else f"{type(error).__name__}: {error}"
                 round_.outputs.append(
-                    StepOutput(item.sequence.request_id, finish_reason=FinishReason.ERROR, error=str(error))
+                    StepOutput(item.sequence.request_id, finish_reason=FinishReason.ERROR, error=message)
                 )
         return round_
 

@@ -1,0 +1,46 @@
+"""A request that breaks ends alone, whatever it raises."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from conftest import assert_idle, drain
+from torch import Tensor
+
+from gamaneh.core import FinishReason
+from gamaneh.options import SamplingParams
+from gamaneh.testing import ByteTokenizer, ScriptedRunner, hashed, scripted_engine
+
+VOCAB = 300
+PARAMS = SamplingParams(max_tokens=12, ignore_eos=True)
+
+
+class BreakingMask:
+    """A mask that gives up after some tokens."""
+
+    def __init__(self, tokens: Sequence[int], longest: int) -> None:
+        self.tokens, self.longest = tokens, longest
+
+    def mask(self, path: Sequence[int]) -> Tensor | None:
+        if len(self.tokens) > self.longest:
+            raise RuntimeError("the parser is lost")
+        return None
+
+
+class BreakingGrammar:
+    def new_mask(self, tokens: Sequence[int], prompt_len: int) -> BreakingMask:
+        return BreakingMask(tokens, prompt_len + 4)
+
+
+def test_the_others_go_on_and_its_blocks_are_free() -> None:
+    engine = scripted_engine(ScriptedRunner(hashed(VOCAB), VOCAB), ByteTokenizer())
+    engine.add([1, 2, 3], PARAMS, request_id="well")
+    engine.add([1, 2, 3], PARAMS, request_id="broken", mask=BreakingGrammar())
+    answers = drain(engine)
+    assert (answers["broken"].finish_reason, answers["broken"].error) == (
+        FinishReason.ERROR,
+        "RuntimeError: the parser is lost",
+    )
+    assert answers["well"].tokens[:5] == answers["broken"].tokens
+    assert len(answers["well"].tokens) == 12
+    assert_idle(engine)
