@@ -12,7 +12,7 @@ promise a margin to begin. Exactness never depends on what it decides.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from gamaneh.control.acceptance import CAUTION, AcceptanceTracker, Source
 from gamaneh.control.cost import CostModel
@@ -23,6 +23,9 @@ from gamaneh.core import EMPTY_DRAFT, PLAIN, Decision, Draft, ReasonCode, StepRe
 
 MARGIN = 1.05
 """Gain over plain decoding that a request has to promise to begin drafting; it goes on down to 1."""
+
+LOOKED_AT = 4
+"""Candidates by which it is judged whether a request would draft alone; only the words depend on it."""
 
 Peek = Callable[[str, Sequence[str], int], Mapping[str, Draft]]
 """Proposer, requests and longest depth -> the drafts that the proposer has for them at once."""
@@ -167,7 +170,7 @@ class Controller:
         if len(offers) < 2:
             return next(iter(offers), None)
         paying = [offer for offer in offers if batch.best_alone(offer)[1] > batch.plain_rate]
-        return max(paying or offers, key=lambda offer: batch.best_alone(offer.at_best())[1])
+        return max(paying or offers, key=lambda offer: batch.best_alone(self._at_best(candidate, offer))[1])
 
     def _seen_offer(self, candidate: Candidate, route: Route, glimpses: Glimpses) -> Offer | None:
         """None where nothing is offered, or nothing is known yet about what it takes."""
@@ -180,17 +183,19 @@ class Controller:
         return self._offer(candidate, route, draft.grade, depth) if depth else None
 
     def _offer(self, candidate: Candidate, route: Route, grade: int, depth: int) -> Offer:
-        request_id = candidate.request_id
-        survival = self.acceptance.survival(
-            Source(route.proposer, grade), request_id, depth, kind=candidate.kind, caution=CAUTION
-        )
-        hope = self.acceptance.survival(
-            Source(route.proposer, grade), request_id, depth, kind=candidate.kind, caution=-CAUTION
-        )
-        if request_id not in self._drafting:
+        survival = self._survival(candidate, Source(route.proposer, grade), depth, CAUTION)
+        if candidate.request_id not in self._drafting:
             survival = [share / MARGIN for share in survival]
         rounds = max(candidate.expected / (1.0 + sum(survival)), 1.0)
-        return Offer(request_id, route, survival, hope, candidate.lag.get(route.proposer, 0) / rounds)
+        return Offer(candidate.request_id, route, survival, grade, candidate.lag.get(route.proposer, 0) / rounds)
+
+    def _at_best(self, candidate: Candidate, offer: Offer) -> Offer:
+        """The same with all hopes fulfilled."""
+        hope = self._survival(candidate, Source(offer.proposer, offer.grade), len(offer.survival), -CAUTION)
+        return replace(offer, survival=hope)
+
+    def _survival(self, candidate: Candidate, source: Source, depth: int, caution: float) -> list[float]:
+        return self.acceptance.survival(source, candidate.request_id, depth, kind=candidate.kind, caution=caution)
 
     def _find_probe(self, candidates: Sequence[Candidate], outlook: Outlook) -> Probe | None:
         """The proposer, then the request, that was not tried for longest, if the budget allows."""
@@ -244,7 +249,8 @@ class Controller:
 
     def _pays_alone(self, candidate: Candidate, offer: Offer) -> bool:
         alone = RoundEstimate(self.cost, 1, 1, candidate.context)
-        return alone.best_alone(offer)[1] > alone.plain_rate
+        first = replace(offer, survival=offer.survival[:LOOKED_AT])
+        return alone.best_alone(first)[1] > alone.plain_rate
 
     def _remember(self, candidate: Candidate, decision: Decision) -> None:
         request_id = candidate.request_id

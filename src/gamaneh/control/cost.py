@@ -107,7 +107,7 @@ class Coefficients:
         row = np.array(features)
         deviation = abs(ratio - float(row @ np.array(self.values())))
         weight = min(1.0, TOLERANCE / deviation) if deviation > 0 else 1.0
-        self.gram = self.gram * FADE + weight * np.outer(row, row)
+        self.gram = self.gram * FADE + weight * row[:, None] * row
         self.moment = self.moment * FADE + weight * ratio * row
         self.solved = None
 

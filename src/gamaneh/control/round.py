@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -44,7 +44,7 @@ class Offer:
 
     Args:
         survival: cautious s_1, s_2, ... as far as the draft may go.
-        hope: optimistic ones.
+        grade: of the drafts.
         lag: tokens that the proposer has to read first, as this round's share: catching up pays
             over all rounds that follow.
     """
@@ -52,16 +52,12 @@ class Offer:
     request_id: str
     route: Route
     survival: Sequence[float]
-    hope: Sequence[float] = ()
+    grade: int = 0
     lag: float = 0.0
 
     @property
     def proposer(self) -> str:
         return self.route.proposer
-
-    def at_best(self) -> Offer:
-        """The same with its hopes fulfilled."""
-        return replace(self, survival=self.hope)
 
 
 class RoundEstimate:
@@ -76,6 +72,8 @@ class RoundEstimate:
     def __init__(self, cost: CostModel, rows: int, size: int, context: int) -> None:
         self.cost, self.rows, self.size, self.context = cost, rows, size, context
         self._verify: dict[int, float] = {}
+        self._drafts: dict[tuple[str, int], float] = {}
+        self._lags: dict[str, float] = {}
         self.plain_seconds = self.verify_seconds(0)
         self.plain_rate = size / self.plain_seconds
 
@@ -89,7 +87,15 @@ class RoundEstimate:
     def extra_seconds(self, proposer: str, depth: int, lag: float, beside: int = 0) -> float:
         """What one draft adds to a round with `beside` rows of other drafts."""
         verify = self.verify_seconds(beside + depth) - self.verify_seconds(beside)
-        return verify + self.cost.draft_seconds(proposer, depth, lag=lag)
+        return verify + self.draft_seconds(proposer, depth, lag)
+
+    def draft_seconds(self, proposer: str, depth: int, lag: float) -> float:
+        """Seconds of one draft."""
+        if (proposer, depth) not in self._drafts:
+            self._drafts[proposer, depth] = self.cost.draft_seconds(proposer, depth)
+        if proposer not in self._lags:
+            self._lags[proposer] = self.cost.draft_seconds(proposer, 1, lag=1.0) - self.cost.draft_seconds(proposer, 1)
+        return self._drafts[proposer, depth] + self._lags[proposer] * lag
 
     def best_alone(self, offer: Offer) -> tuple[int, float]:
         """Best draft length when this request alone drafts, and the batch's tokens per second; 0, 0 for no draft."""
