@@ -55,5 +55,10 @@ def test_the_speedup_is_estimated_against_a_plain_step_per_token() -> None:
     assert stats_of([report(3, 4), report(0, 4)]).estimated_speedup == pytest.approx(5 * 0.4 / (2 * 0.5))
 
 
+def test_rounds_without_a_draft_are_their_own_measure() -> None:
+    stats = stats_of([report(proposer=PLAIN)], plain_step_seconds=9.9)
+    assert stats.plain_seconds == pytest.approx(0.4)
+
+
 def test_without_measured_costs_no_speedup_is_claimed() -> None:
     assert stats_of([report(3, 4)], plain_step_seconds=None).estimated_speedup is None

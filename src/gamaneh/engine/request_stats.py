@@ -22,8 +22,9 @@ class RequestStats:
         by_proposer: counts of the rounds in which each proposer drafted; plain rounds have their own name.
         rules: those that judged.
         round_seconds: wall time of the rounds, whole and not shared among the batch.
-        plain_seconds: what as many tokens would have taken one by one in batches as large, by the
-            measured costs; None before they were measured.
+        plain_seconds: what as many tokens would have taken one by one in batches as large: rounds
+            without a draft are their own measure, others count by the measured costs; None before
+            those were measured.
     """
 
     by_proposer: dict[str, SpeculationStats] = field(default_factory=_new_stats)
@@ -36,8 +37,8 @@ class RequestStats:
         self.by_proposer[report.proposer].add(report)
         self.rules.add(report.rule)
         self.round_seconds += report.draft_seconds + report.verify_seconds
+        step = plain_step_seconds if report.drafted else report.verify_seconds
         if self.plain_seconds is not None:
-            step = plain_step_seconds
             self.plain_seconds = None if step is None else self.plain_seconds + report.emitted * step
 
     @property
