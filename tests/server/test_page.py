@@ -358,7 +358,7 @@ def test_charts_say_their_figures_in_words(page: Page) -> None:
 
 
 def test_state_of_the_server_is_shown(page: Page) -> None:
-    page.until(lambda: "in quarantine\nno" in page.find("#state").text)
+    page.until(lambda: "scripted" in page.find("#state").text)
 
 
 def test_state_of_any_shape_is_shown_in_words(page: Page) -> None:
