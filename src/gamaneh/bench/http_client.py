@@ -1,9 +1,9 @@
-"""A server as a client of the benchmarks sees it. Needs `httpx`, which nothing else of the package needs."""
+"""A server as a client of the benchmarks sees it. `httpx` is needed here only."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from typing import Any, Self
 
 import httpx
@@ -39,7 +39,7 @@ class HttpClient:
     async def __aexit__(self, *_: object) -> None:
         await self._http.aclose()
 
-    async def stream(self, ask: Ask) -> AsyncIterator[Delivery]:
+    async def stream(self, ask: Ask) -> AsyncGenerator[Delivery]:
         """Deliveries of one answer; each event of the stream is one.
 
         Raises:
@@ -51,6 +51,11 @@ class HttpClient:
             async for line in response.aiter_lines():
                 if line.startswith("data: ") and line != "data: [DONE]":
                     yield _delivery(json.loads(line.removeprefix("data: ")))
+
+    async def refuses_nonsense(self) -> bool:
+        """Whether a request without a message is refused as the client's fault."""
+        body = {"model": self._model, "messages": []}
+        return (await self._http.post("/v1/chat/completions", json=body)).status_code == httpx.codes.BAD_REQUEST
 
     def _body(self, ask: Ask) -> dict[str, Any]:
         params = ask.params

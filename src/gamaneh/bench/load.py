@@ -17,6 +17,7 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from typing import Any
 
+from gamaneh.bench.http_client import HttpClient
 from gamaneh.bench.machine import describe_machine
 from gamaneh.bench.prompt_set import Prompt, load_prompts
 from gamaneh.bench.statistics import Interval, geometric_mean
@@ -177,8 +178,6 @@ async def open_client(options: argparse.Namespace) -> AsyncIterator[Client]:
         GamanehError: a model cannot be used.
     """
     if options.url is not None:
-        from gamaneh.bench.http_client import HttpClient
-
         async with HttpClient(options.url, options.key) as client:
             yield client
         return

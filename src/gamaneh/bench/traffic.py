@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Protocol
@@ -92,7 +92,7 @@ class EngineClient:
         self.engine, self.tokenizer, self.speculation = engine, tokenizer, speculation
         self._names = itertools.count()
 
-    async def stream(self, ask: Ask) -> AsyncIterator[Delivery]:
+    async def stream(self, ask: Ask) -> AsyncGenerator[Delivery]:
         request_id = f"traffic-{next(self._names)}"
         speculation = self.speculation if ask.speculate else SpeculationOptions()
         tokens = as_chat(self.tokenizer, ask.text)

@@ -1,0 +1,97 @@
+"""`python -m gamaneh.bench.soak`: thousands of mixed requests, aborts, errors, faults; nothing hangs or is wrong.
+
+The answers that are right are those of plain decoding of one request alone, made first. Then the
+requests come in random order, many at once, speculating in all ways, while proposers fail. Each
+answer is compared, whole or up to where it was aborted. In the end everything must be free again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict, fields, replace
+from datetime import UTC, datetime
+from typing import Any
+
+from gamaneh.bench.http_client import HttpClient
+from gamaneh.bench.load import add_target
+from gamaneh.bench.machine import describe_machine
+from gamaneh.bench.prompt_set import load_prompts
+from gamaneh.bench.soak.findings import QUICK, Effort, Findings, describe
+from gamaneh.bench.soak.in_process import Soak
+from gamaneh.bench.soak.over_http import ServerSoak
+from gamaneh.bench.traffic import as_chat
+from gamaneh.engine.assembly import build_engine
+from gamaneh.errors import GamanehError
+from gamaneh.models.loading import load
+from gamaneh.options import EngineOptions, SpeculationOptions
+from gamaneh.proposers.draft_model import DraftModelProposer
+
+EXIT_FAILED, EXIT_ERROR = 1, 2
+
+SAMPLES = 200
+"""Sizes of memory that the JSON holds."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Soak what the arguments name; 0 when nothing was found."""
+    options = _parser().parse_args(arguments)
+    usual = QUICK if options.quick else Effort()
+    given = {
+        name: value for name in ("requests", "concurrency", "seed") if (value := getattr(options, name)) is not None
+    }
+    effort = replace(usual, **given)
+    try:
+        findings = asyncio.run(_soak_server(options, effort) if options.url else _soak_engine(options, effort))
+    except GamanehError as error:
+        print(f"gamaneh: {error}", file=sys.stderr)
+        return EXIT_ERROR
+    print(describe(findings))
+    print(json.dumps(_document(effort, findings), ensure_ascii=False))
+    return 0 if findings.passed else EXIT_FAILED
+
+
+async def _soak_server(options: argparse.Namespace, effort: Effort) -> Findings:
+    async with HttpClient(options.url, options.key) as client:
+        return await ServerSoak(client, [prompt.prompt for prompt in load_prompts()], effort).run()
+
+
+async def _soak_engine(options: argparse.Namespace, effort: Effort) -> Findings:
+    target = load(options.model, dtype=options.dtype)
+    draft = None if options.draft_model is None else load(options.draft_model, dtype=options.dtype)
+    limits = EngineOptions(invariant=True, max_batch=effort.concurrency)
+    engine = build_engine(target, draft, SpeculationOptions(proposer=options.proposer), limits)
+    prompts = [as_chat(target.tokenizer, prompt.prompt) for prompt in load_prompts()]
+    caches = [proposer.kv for proposer in engine.proposers.values() if isinstance(proposer, DraftModelProposer)]
+    return await Soak(engine, prompts, effort, caches).run()
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m gamaneh.bench.soak", description=__doc__.split("\n")[0])
+    add_target(parser)
+    parser.add_argument("--requests", type=int, help=f"default {Effort().requests}")
+    parser.add_argument("--concurrency", type=int, help=f"default {Effort().concurrency}")
+    parser.add_argument("--seed", type=int, help=f"default {Effort().seed}")
+    parser.add_argument("--quick", action="store_true", help="as little as shows that it runs")
+    return parser
+
+
+def _document(effort: Effort, findings: Findings) -> dict[str, Any]:
+    samples = findings.resident[:: max(len(findings.resident) // SAMPLES, 1)]
+    return {
+        "benchmark": "soak",
+        "passed": findings.passed,
+        "effort": asdict(effort),
+        **{entry.name: getattr(findings, entry.name) for entry in fields(findings)},
+        "resident": samples,
+        "growth": findings.growth,
+        "machine": asdict(describe_machine()),
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+    }
+
+
+if __name__ == "__main__":
+    sys.exit(main())

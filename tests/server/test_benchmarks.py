@@ -1,0 +1,36 @@
+"""The benchmarks against a real server on loopback."""
+
+from __future__ import annotations
+
+import asyncio
+
+from served import Running
+
+from gamaneh.bench.http_client import HttpClient
+from gamaneh.bench.load import QUICK, measure_cell
+from gamaneh.bench.prompt_set import load_prompts
+from gamaneh.bench.soak.findings import Effort
+from gamaneh.bench.soak.over_http import ServerSoak
+
+
+def test_a_server_passes_the_soak(server: Running) -> None:
+    effort = Effort(requests=40, shapes=4, concurrency=4, tokens=10, abort_share=0.2, error_share=0.1)
+
+    async def go():
+        async with HttpClient(server.url) as client:
+            return await ServerSoak(client, ["one", "two"], effort).run()
+
+    findings = asyncio.run(go())
+    assert findings.passed, findings
+    assert min(findings.outcomes[name] for name in ("finished", "aborted", "refused")) > 0
+
+
+def test_a_server_is_put_under_load(server: Running) -> None:
+    async def go():
+        async with HttpClient(server.url) as client:
+            return await measure_cell(client, "code", load_prompts()[:2], 2, QUICK)
+
+    cell = asyncio.run(go())
+    assert cell.differences == 0
+    assert cell.adaptive.ttft.count == cell.requests == 2
+    assert cell.plain.tokens_per_second > 0
