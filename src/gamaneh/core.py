@@ -272,7 +272,7 @@ class Needs:
         probs: it can return `Draft.probs`.
         tree: its drafts may branch.
         instant: drafts cost next to nothing and are often empty. The controller has a look at them
-            before it decides.
+            before it decides; they must not be sampled, as whether they are used depends on them.
     """
 
     hidden_layers: tuple[int, ...] = ()

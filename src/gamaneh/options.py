@@ -149,7 +149,7 @@ class SpeculationOptions:
     """How the engine speculates; a request may narrow it.
 
     Args:
-        proposer: name in the proposer registry; `none` is plain decoding.
+        proposer: name in the proposer registry; `auto` takes whichever pays in each round, `none` is plain decoding.
         draft_length: fixed number of candidates; None adapts it, 0 included.
         max_draft_length: longest draft the controller may choose.
         rule: how candidates are accepted; `auto` picks an exact one.
