@@ -94,6 +94,23 @@ def test_the_cost_of_context_and_of_the_batch_is_learned() -> None:
         assert cost.seconds(16, batch, tokens) == pytest.approx(truth(batch, tokens), rel=0.25)
 
 
+def test_reading_a_prompt_is_not_taken_for_drafting() -> None:
+    """The first draft of each request is mostly reading; it must not make drafts of that length look dear."""
+    cost = CostModel()
+    cost.anchor_draft("drafter", 1, 0.1)
+    for _ in range(50):
+        cost.observe_draft("drafter", 2, 0.2 + 100 * 0.01, lag=100)
+    assert cost.draft_seconds("drafter", 2) == pytest.approx(0.2, rel=0.01)
+    assert cost.draft_seconds("drafter", 2, lag=50) == pytest.approx(0.7, rel=0.01)
+
+
+def test_before_a_draft_without_reading_a_candidate_counts_as_a_token_read() -> None:
+    cost = CostModel()
+    cost.observe_draft("drafter", 2, 1.02, lag=100)
+    assert cost.knows("drafter")
+    assert cost.draft_seconds("drafter", 3) == pytest.approx(0.03)
+
+
 def test_drafts_of_several_proposers_are_kept_apart() -> None:
     cost = CostModel()
     cost.observe_draft("one", 1, 0.5)

@@ -87,6 +87,20 @@ class TestNeverSlower:
     def test_drafts_that_are_mostly_right_pay(self, seconds, batch: int, least: float) -> None:
         assert gain(seconds, batch, accuracy=0.9, token_seconds=0.002) >= least
 
+    def test_prompts_that_a_drafter_has_to_read_first_do_not_keep_it_from_drafting(self) -> None:
+        """Reading a prompt takes five plain steps here, and pays over the answer; the best fixed length gives 1.5."""
+
+        def seconds(speculation: SpeculationOptions) -> float:
+            engine = engine_for(flat, 0.9, 0.006, speculation)
+            engine.proposers["scripted"].lag_seconds = 1e-3
+            for at in range(10):
+                engine.add([at] + [1] * 99, SamplingParams(max_tokens=96, ignore_eos=True))
+                while engine.has_work:
+                    engine.step()
+            return engine.clock()
+
+        assert seconds(SpeculationOptions()) / seconds(ADAPTIVE) > 1.3
+
     def test_a_drafter_as_slow_as_the_target_is_hardly_used(self) -> None:
         assert gain(flat, 1, accuracy=1.0, token_seconds=2 * PLAIN_SECONDS) >= 0.95
 

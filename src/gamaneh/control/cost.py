@@ -1,6 +1,6 @@
 """What a step costs, measured: seconds of a verify by rows, batch and context, of a draft by depth, batch and lag.
 
-Each is modelled as
+Steps of either kind are modelled as
 
     seconds = drift * curve(size) + batch_cost * (batch - 1) + token_cost * tokens
 
@@ -31,6 +31,9 @@ FADE = 0.9
 
 TOLERANCE = 0.5
 """Relative deviation from which on a step is an outlier: it pulls with constant force, however far off it lies."""
+
+MUCH_TO_READ = 32
+"""Tokens of each request from which on a draft shows what reading costs. What comes between two rounds is less."""
 
 TOKENS_UNIT = 1024
 NEXT_TO_NOTHING = 1e-9
@@ -136,7 +139,7 @@ class StepCost:
             self.curve.observe(size, seconds)
 
     def observe(self, size: int, seconds: float, batch: int = 1, tokens: float = 0) -> None:
-        """A step of `batch` requests and `tokens` tokens of context or lag took `seconds`."""
+        """A step of `batch` requests and `tokens` tokens of context took `seconds`."""
         seconds = max(seconds, NEXT_TO_NOTHING)
         if self.curve:
             base = self.curve.seconds(size)
@@ -168,6 +171,32 @@ def _features(base: float, unit: float, batch: int, tokens: float) -> tuple[floa
     return 1.0, (batch - 1) * scale, tokens / TOKENS_UNIT * scale
 
 
+class DraftCost:
+    """Seconds of one proposer's drafts: by depth and batch, and by token for reading what it has not read yet.
+
+    A draft that has much to read says what reading costs and next to nothing about drafting, so the two
+    are measured apart.
+    """
+
+    def __init__(self) -> None:
+        self.steps = StepCost(proportional=True)
+        self._reading: deque[float] = deque(maxlen=WINDOW)
+
+    def observe(self, depth: int, seconds: float, batch: int, lag: float) -> None:
+        """Drafts for `batch` requests, of which `lag` tokens had to be read first."""
+        if lag < MUCH_TO_READ * batch:
+            self.steps.observe(depth, seconds, batch)
+            return
+        drafting = self.steps.seconds(depth, batch) if self.steps else seconds * depth / (depth + lag)
+        self._reading.append(max(seconds - drafting, 0.0) / lag)
+
+    def seconds(self, depth: int, batch: int, lag: float) -> float:
+        """Expected seconds. Before the first draft without much to read, one candidate counts as one token read."""
+        reading = median(self._reading) if self._reading else 0.0
+        drafting = self.steps.seconds(depth, batch) if self.steps else reading * depth
+        return drafting + reading * lag
+
+
 class CostModel:
     """Seconds of a round's verify, and of its drafts by proposer.
 
@@ -178,7 +207,7 @@ class CostModel:
     def __init__(self, bucket: Callable[[int], int] = lambda rows: rows) -> None:
         self.bucket = bucket
         self.verify = StepCost()
-        self._drafts: dict[str, StepCost] = {}
+        self._drafts: dict[str, DraftCost] = {}
 
     def knows(self, proposer: str) -> bool:
         """Whether a draft of this proposer was ever timed."""
@@ -188,7 +217,7 @@ class CostModel:
         self.verify.anchor(self.bucket(rows), seconds)
 
     def anchor_draft(self, proposer: str, depth: int, seconds: float) -> None:
-        self._draft(proposer).anchor(depth, seconds)
+        self._draft(proposer).steps.anchor(depth, seconds)
 
     def observe_verify(self, rows: int, seconds: float, *, batch: int = 1, context: int = 0) -> None:
         """A step without its drafts: `rows` token rows of `batch` requests, `context` tokens in all of them."""
@@ -206,11 +235,11 @@ class CostModel:
     def draft_seconds(self, proposer: str, depth: int, *, batch: int = 1, lag: float = 0) -> float:
         """Expected seconds of a proposer's drafts; 0 before anything was measured."""
         cost = self._drafts.get(proposer)
-        return cost.seconds(depth, batch, lag) if cost and depth > 0 else 0.0
+        return cost.seconds(depth, batch, lag) if cost is not None and depth > 0 else 0.0
 
     def draft_points(self) -> Mapping[str, dict[int, float]]:
         """Measured seconds by proposer and depth."""
-        return {name: cost.curve.points() for name, cost in self._drafts.items()}
+        return {name: cost.steps.curve.points() for name, cost in self._drafts.items()}
 
-    def _draft(self, proposer: str) -> StepCost:
-        return self._drafts.setdefault(proposer, StepCost(proportional=True))
+    def _draft(self, proposer: str) -> DraftCost:
+        return self._drafts.setdefault(proposer, DraftCost())
