@@ -267,18 +267,18 @@ class Needs:
 
     Args:
         hidden_layers: layers of the target whose outputs it reads (0 is the embedding,
-            `num_layers` the final hidden state); empty for none.
-        same_tokenizer: its tokens must be the target's tokens.
+            `num_layers` the last layer, before the final norm); empty for none.
+        hidden_window: of how many last tokens it wants them.
         probs: it can return `Draft.probs`.
-        tree: its drafts may branch.
+        branching: most candidates per level of its drafts; 1 makes chains.
         instant: drafts cost next to nothing and are often empty. The controller has a look at them
             before it decides; they must not be sampled, as whether they are used depends on them.
     """
 
     hidden_layers: tuple[int, ...] = ()
-    same_tokenizer: bool = True
+    hidden_window: int = 1
     probs: bool = False
-    tree: bool = False
+    branching: int = 1
     instant: bool = False
 
 
@@ -306,14 +306,16 @@ class ProposalRow:
         request_id: the request.
         tokens: prompt and emitted tokens; the draft continues them. Not to be changed.
         max_depth: longest path allowed, at least 1.
-        max_nodes: most nodes allowed, at least `max_depth`.
+        max_nodes: most nodes allowed; `max_depth` where the draft must be a chain.
         sampler: the request's own sampling, for proposers that sample.
         use: noise to sample with: `Use.TARGET` couples the draft to the target (rule `match`).
         want_probs: the rule reads `Draft.probs`.
         reference: token ids supplied by the user as a likely source of the output.
-        hidden: `[num_kept, num_taps, hidden]`: hidden states of the tokens that the last forward
-            added to the cache, at the layers that any proposer needs, in ascending order; None
-            when none needs any.
+        hidden: `[num_known, num_layers, hidden]`: hidden states of the last tokens but one,
+            `tokens[-1 - num_known : -1]`, at the proposer's `hidden_layers` in their order. At most
+            `hidden_window` tokens; fewer while the request is short, after a prefix was reused and
+            after preemption. None when the proposer needs none.
+        salt: requests with different salts must not see each other's texts.
     """
 
     request_id: str
@@ -325,6 +327,7 @@ class ProposalRow:
     want_probs: bool = False
     reference: Sequence[int] = ()
     hidden: Tensor | None = None
+    salt: str = ""
 
 
 class Proposer(Protocol):

@@ -31,7 +31,7 @@ class GatedRunner(ScriptedRunner):
         self.reached = threading.Semaphore(0)
         self.fault: Exception | None = None
 
-    def forward(self, feeds, *, taps=()):
+    def forward(self, feeds, *, taps=(), num_layers=None):
         self.reached.release()
         assert self.go.acquire(timeout=10)
         if self.fault:

@@ -23,7 +23,7 @@ class TimedDraftRunner(ScriptedRunner):
 
     clock: SimulatedClock
 
-    def forward(self, feeds, *, taps=()):
+    def forward(self, feeds, *, taps=(), num_layers=None):
         self.clock.advance(0.002)
         return super().forward(feeds, taps=taps)
 

@@ -355,12 +355,13 @@ class TestPromptLogprobs:
 
 
 class TestHiddenStates:
-    def test_a_proposer_gets_those_of_the_tokens_that_were_kept(self) -> None:
+    @pytest.mark.parametrize("window", [1, 5, 64])
+    def test_a_proposer_gets_those_of_the_tokens_that_were_kept(self, window: int) -> None:
         """A tap of the scripted target shows the token itself."""
         script = hashed(VOCAB)
         engine = engine_for(script, k=6, accuracy=0.6, branches=1)
         proposer = engine.proposers["scripted"]
-        proposer.needs = Needs(hidden_layers=(1,), tree=True)
+        proposer.needs = Needs(hidden_layers=(1,), hidden_window=window, branching=2)
         seen: list[tuple[list[int], list[int]]] = []
         original = proposer.propose
 
@@ -370,7 +371,7 @@ class TestHiddenStates:
 
         proposer.propose = propose
         answer(engine, SamplingParams(max_tokens=40, ignore_eos=True))
-        assert len({len(hidden) for hidden, _ in seen}) > 1
+        assert max(len(hidden) for hidden, _ in seen) == min(window, len(seen[-1][1]) - 1)
         assert all(hidden == tokens[-1 - len(hidden) : -1] for hidden, tokens in seen)
 
     def test_without_a_proposer_that_needs_them_none_are_made(self) -> None:

@@ -14,21 +14,22 @@ from conftest import assert_idle, run
 from gamaneh.core import StepReport
 from gamaneh.engine.engine import Engine
 from gamaneh.kv import BlockPool, KVCache, KVManager
+from gamaneh.models.loading import LoadedModel
 from gamaneh.models.runner import DecoderRunner
 from gamaneh.options import EngineOptions, SamplingParams, SpeculationOptions
-from gamaneh.proposers.registry import DraftModel, Ingredients, build_proposers
-from gamaneh.testing import TINY_CONFIGS, ByteTokenizer, tiny_decoder
+from gamaneh.proposers.registry import Ingredients, ReadyModel, build_proposers
+from gamaneh.testing import TINY_CONFIGS, ByteTokenizer, tiny_model
 
 TEXT = b"the cat sat on the mat and the cat sat on the hat; "
 PROMPTS = {"a": list(TEXT * 2), "b": list(TEXT[:9]), "c": [7], "d": list(TEXT * 3)[5:130]}
 DRAFT_SEEDS = {"self": 0, "hostile": 1}
 
 
-def parts_for(decoder, *, num_blocks: int, invariant: bool, prefix_cache: bool) -> tuple[DecoderRunner, KVManager]:
-    config = decoder.config
+def ready(model: LoadedModel, *, num_blocks: int, invariant: bool, prefix_cache: bool) -> ReadyModel:
+    config, decoder = model.config, model.decoder
     kv_cache = KVCache(config.num_layers, num_blocks, 16, config.num_kv_heads, config.head_dim, decoder.dtype)
     manager = KVManager(BlockPool(num_blocks, 16, prefix_cache=prefix_cache), kv_cache)
-    return DecoderRunner(decoder, kv_cache, invariant=invariant), manager
+    return ReadyModel(model, DecoderRunner(decoder, kv_cache, invariant=invariant), manager)
 
 
 def engine_for(
@@ -42,14 +43,15 @@ def engine_for(
     step_tokens: int = 256,
     rule: str = "auto",
 ) -> Engine:
-    runner, kv = parts_for(tiny_decoder(family, dtype=dtype), num_blocks=num_blocks, invariant=True, prefix_cache=True)
+    target = ready(tiny_model(family, dtype=dtype), num_blocks=num_blocks, invariant=True, prefix_cache=True)
     speculation = SpeculationOptions(proposer=proposer, draft_length=k, min_confidence=0.0, rule=rule)
-    draft_decoder = tiny_decoder(family, seed=DRAFT_SEEDS[draft], dtype=dtype)
-    draft_parts = DraftModel(*parts_for(draft_decoder, num_blocks=64, invariant=True, prefix_cache=False))
-    ingredients = Ingredients(speculation, runner.vocab_size, frozenset(), draft_parts)
+    draft_model = tiny_model(family, seed=DRAFT_SEEDS[draft], dtype=dtype)
+    ingredients = Ingredients(
+        speculation, target, ready(draft_model, num_blocks=64, invariant=True, prefix_cache=False)
+    )
     return Engine(
-        runner,
-        kv,
+        target.runner,
+        target.kv,
         ByteTokenizer(),
         proposers=build_proposers(ingredients),
         speculation=speculation,

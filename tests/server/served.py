@@ -150,7 +150,7 @@ class GatedRunner(ScriptedRunner):
         """Let this many forwards pass."""
         self._gate.release(forwards)
 
-    def forward(self, feeds: Sequence[Feed], *, taps: Sequence[int] = ()) -> Forward:
+    def forward(self, feeds: Sequence[Feed], *, taps: Sequence[int] = (), num_layers: int | None = None) -> Forward:
         assert self._gate.acquire(timeout=30)
         if self.fault is not None and len(self.forwards) >= self.fault_after:
             raise self.fault
@@ -177,6 +177,6 @@ def streamed(running: Running, path: str, **body: Any) -> list[dict[str, Any]]:
 class PacedRunner(ScriptedRunner):
     """Takes some milliseconds for each forward, as a small model does."""
 
-    def forward(self, feeds: Sequence[Feed], *, taps: Sequence[int] = ()) -> Forward:
+    def forward(self, feeds: Sequence[Feed], *, taps: Sequence[int] = (), num_layers: int | None = None) -> Forward:
         time.sleep(0.003)
         return super().forward(feeds, taps=taps)

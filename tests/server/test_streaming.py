@@ -122,7 +122,7 @@ class TestErrors:
 class SlowRunner(ScriptedRunner):
     """Takes a moment for each forward."""
 
-    def forward(self, feeds, *, taps=()):
+    def forward(self, feeds, *, taps=(), num_layers=None):
         time.sleep(0.05)
         return super().forward(feeds, taps=taps)
 

@@ -70,6 +70,11 @@ class Outlook:
         """Whether the request drafts by this route."""
         return candidate.request_id in self.depths and self.offers[candidate.request_id].proposer == route.proposer
 
+    @property
+    def rows(self) -> int:
+        """Rows of the best drafts."""
+        return sum(depth * self.offers[request_id].route.branching for request_id, depth in self.depths.items())
+
     def given_up(self, candidate: Candidate) -> float:
         """Seconds that the draft of this request saves, and that are lost when it does something else."""
         if candidate.request_id not in self.depths:
@@ -152,9 +157,7 @@ class Controller:
     def _worth_a_look(self, candidate: Candidate, route: Route, batch: RoundEstimate) -> bool:
         if candidate.fixed is not None:
             return len(candidate.routes) > 1
-        if self.budget.affords(
-            route.proposer, batch.extra_seconds(route.proposer, min(PROBE_DEPTH, candidate.max_depth), 0.0)
-        ):
+        if self.budget.affords(route.proposer, batch.extra_seconds(route, min(PROBE_DEPTH, candidate.max_depth), 0.0)):
             return True
         grades = self.acceptance.grades(route.proposer)
         offers = (self._offer(candidate, route, grade, candidate.max_depth) for grade in grades)
@@ -218,8 +221,7 @@ class Controller:
         """A probe of this route, paid for; it costs what it adds to the round and what another draft would save."""
         depth = min(PROBE_DEPTH, outlook.seen_depth(candidate, route))
         lag = candidate.lag.get(route.proposer, 0)
-        beside = sum(outlook.depths.values())
-        seconds = outlook.batch.extra_seconds(route.proposer, depth, lag, beside) + outlook.given_up(candidate)
+        seconds = outlook.batch.extra_seconds(route, depth, lag, outlook.rows) + outlook.given_up(candidate)
         if depth == 0 or not self.budget.affords(route.proposer, seconds):
             return None
         self.budget.spend(route.proposer, seconds)
@@ -277,7 +279,7 @@ def _fixed(candidate: Candidate, outlook: Outlook) -> Decision:
 
 
 def _draft(route: Route, depth: int, reason: str, code: ReasonCode) -> Decision:
-    return Decision(route.proposer if depth else PLAIN, depth, depth, reason, code)
+    return Decision(route.proposer if depth else PLAIN, depth, depth * route.branching, reason, code)
 
 
 def _plain(reason: str, code: ReasonCode) -> Decision:

@@ -84,10 +84,10 @@ class RoundEstimate:
             self._verify[computed] = self.cost.verify_seconds(computed, batch=self.size, context=self.context)
         return self._verify[computed]
 
-    def extra_seconds(self, proposer: str, depth: int, lag: float, beside: int = 0) -> float:
+    def extra_seconds(self, route: Route, depth: int, lag: float, beside: int = 0) -> float:
         """What one draft adds to a round with `beside` rows of other drafts."""
-        verify = self.verify_seconds(beside + depth) - self.verify_seconds(beside)
-        return verify + self.draft_seconds(proposer, depth, lag)
+        verify = self.verify_seconds(beside + depth * route.branching) - self.verify_seconds(beside)
+        return verify + self.draft_seconds(route.proposer, depth, lag)
 
     def draft_seconds(self, proposer: str, depth: int, lag: float) -> float:
         """Seconds of one draft."""
@@ -102,7 +102,7 @@ class RoundEstimate:
         best, best_rate, expected = 0, 0.0, float(self.size)
         for depth, survival in enumerate(offer.survival, 1):
             expected += survival
-            rate = expected / (self.plain_seconds + self.extra_seconds(offer.proposer, depth, offer.lag))
+            rate = expected / (self.plain_seconds + self.extra_seconds(offer.route, depth, offer.lag))
             if rate > best_rate:
                 best, best_rate = depth, rate
         return best, best_rate
@@ -118,7 +118,8 @@ class RoundEstimate:
 class _Allocation:
     """The choice of candidates for many requests.
 
-    The seconds of a proposer depend on its longest draft, those of the verify on the number of candidates.
+    The seconds of a proposer depend on its longest draft, those of the verify on the number of rows, of which
+    a draft that branches has several for each level.
     With a cap on the draft length of each proposer, the best candidates are therefore those of highest
     survival; and survival falls along a path, so that they are valid drafts. The caps are improved one
     proposer at a time.
@@ -136,7 +137,7 @@ class _Allocation:
         names = sorted({offer.proposer for offer in offers})
         self.proposer = np.array([names.index(offers[step[2]].proposer) for step in steps])
         self.own = [[offer for offer in offers if offer.proposer == name] for name in names]
-        self.verify = np.array([batch.verify_seconds(taken) for taken in range(1, len(steps) + 1)])
+        self.rows = np.array([offers[step[2]].route.branching for step in steps])
 
     def best(self, least_rate: float) -> dict[str, int]:
         """Draft lengths by request; empty where no choice exceeds `least_rate`."""
@@ -156,7 +157,8 @@ class _Allocation:
         if not len(survival):
             return 0, 0.0
         drafts = sum(self._draft_seconds(own, cap) for own, cap in zip(self.own, caps, strict=True))
-        rates = (self.batch.size + survival.cumsum()) / (self.verify[: len(survival)] + drafts)
+        verify = [self.batch.verify_seconds(int(rows)) for rows in self.rows[self._allowed(caps)].cumsum()]
+        rates = (self.batch.size + survival.cumsum()) / (np.array(verify) + drafts)
         best = int(rates.argmax())
         return best + 1, float(rates[best])
 
@@ -171,6 +173,6 @@ class _Allocation:
 
 def estimate(cost: CostModel, candidates: Sequence[Candidate]) -> RoundEstimate:
     """The batch of these requests; those with a fixed draft length come with their drafts."""
-    fixed = sum(min(candidate.fixed or 0, candidate.max_depth) for candidate in candidates)
+    fixed = sum(min(c.fixed or 0, c.max_depth) * c.routes[0].branching for c in candidates)
     context = sum(candidate.context for candidate in candidates)
     return RoundEstimate(cost, len(candidates) + fixed, len(candidates), context)

@@ -33,6 +33,7 @@ class Features:
         limit: tokens that may be emitted in all.
         greedy: its temperature is 0.
         grammar: its output is restricted.
+        trees: its drafts may branch.
     """
 
     prompt_len: int
@@ -40,6 +41,7 @@ class Features:
     limit: int
     greedy: bool
     grammar: bool = False
+    trees: bool = True
 
     @property
     def kind(self) -> str:
@@ -58,12 +60,14 @@ class Route:
         reason: why, in words.
         code: the same, to count by.
         instant: its drafts cost next to nothing and can be looked at first.
+        branching: candidates per level of its drafts.
     """
 
     proposer: str
     reason: str
     code: ReasonCode
     instant: bool = False
+    branching: int = 1
 
 
 class Router:
@@ -89,7 +93,7 @@ class Router:
             return (Route(PLAIN, self._why_none(names), ReasonCode.QUARANTINE),)
         chosen = "chosen for" if wanted == AUTO else "asked for by"
         reason = f"{chosen} a request ({features.kind})"
-        return tuple(self._route(name, reason) for name in healthy)
+        return tuple(self._route(name, reason, features.trees) for name in healthy)
 
     def expected_tokens(self, features: Features) -> float:
         """Tokens that the request is expected still to emit: the usual output, the output so far again, its limit."""
@@ -100,8 +104,9 @@ class Router:
         """An output of `emitted` tokens came to its end."""
         self._usual_output += (1.0 - HISTORY_FADE) * (emitted - self._usual_output)
 
-    def _route(self, name: str, reason: str) -> Route:
-        return Route(name, f"{name} {reason}", ReasonCode.PAYS, self.proposers[name].instant)
+    def _route(self, name: str, reason: str, trees: bool) -> Route:
+        needs = self.proposers[name]
+        return Route(name, f"{name} {reason}", ReasonCode.PAYS, needs.instant, needs.branching if trees else 1)
 
     def _why_none(self, names: list[str]) -> str:
         reasons = (f"{name} is in quarantine: {self.quarantine.reason(name)}" for name in names)

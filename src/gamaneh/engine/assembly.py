@@ -20,7 +20,7 @@ from gamaneh.models.loading import LoadedModel
 from gamaneh.models.runner import DecoderRunner
 from gamaneh.models.tokenizer import tokenizer_difference
 from gamaneh.options import EngineOptions, SpeculationOptions
-from gamaneh.proposers.registry import DraftModel, Ingredients, build_proposers
+from gamaneh.proposers.registry import Ingredients, ReadyModel, build_proposers
 
 DEFAULT_TOKENS_PER_REQUEST = 2048
 MEMORY_SHARE = 0.3
@@ -44,15 +44,20 @@ def build_engine(
         InvalidOption: the options do not fit the models.
     """
     invariant = default_invariant(target) if options.invariant is None else options.invariant
-    kv, runner = _runner(target, options, invariant=invariant, prefix_cache=options.prefix_cache)
+    ready = _ready(target, options, invariant=invariant, prefix_cache=options.prefix_cache)
     parts = Ingredients(
         options=speculation,
-        vocab_size=runner.vocab_size,
-        special_ids=target.tokenizer.special_ids,
+        target=ready,
         draft_model=None if draft is None else _draft_model(target, draft, options),
     )
-    proposers = build_proposers(parts)
-    engine = Engine(runner, kv, target.tokenizer, proposers=proposers, speculation=speculation, options=options)
+    engine = Engine(
+        ready.runner,
+        ready.kv,
+        target.tokenizer,
+        proposers=build_proposers(parts),
+        speculation=speculation,
+        options=options,
+    )
     if speculation.proposer != PLAIN and speculation.draft_length is None:
         _calibrate(engine, target, draft, parts, measuring)
     return engine
@@ -63,9 +68,7 @@ def default_invariant(target: LoadedModel) -> bool:
     return target.decoder.device.type == "cpu" and target.decoder.dtype == torch.bfloat16
 
 
-def _runner(
-    model: LoadedModel, options: EngineOptions, *, invariant: bool, prefix_cache: bool
-) -> tuple[KVManager, DecoderRunner]:
+def _ready(model: LoadedModel, options: EngineOptions, *, invariant: bool, prefix_cache: bool) -> ReadyModel:
     config, decoder = model.config, model.decoder
     num_blocks = options.kv_blocks or automatic_blocks(config, options, decoder.dtype)
     cache = KVCache(
@@ -78,7 +81,7 @@ def _runner(
         decoder.device,
     )
     pool = BlockPool(num_blocks, options.block_size, prefix_cache=prefix_cache)
-    return KVManager(pool, cache), DecoderRunner(decoder, cache, invariant=invariant)
+    return ReadyModel(model, DecoderRunner(decoder, cache, invariant=invariant), KVManager(pool, cache))
 
 
 def automatic_blocks(config: DecoderConfig, options: EngineOptions, dtype: torch.dtype) -> int:
@@ -90,14 +93,13 @@ def automatic_blocks(config: DecoderConfig, options: EngineOptions, dtype: torch
     return max(min(-(-tokens // options.block_size), affordable), 1)
 
 
-def _draft_model(target: LoadedModel, draft: LoadedModel, options: EngineOptions) -> DraftModel:
+def _draft_model(target: LoadedModel, draft: LoadedModel, options: EngineOptions) -> ReadyModel:
     difference = tokenizer_difference(target.tokenizer, draft.tokenizer)
     if difference is not None:
         raise TokenizerMismatch(
             f"the tokenizers of target {target.name} and draft model {draft.name} must be the same: {difference}"
         )
-    kv, runner = _runner(draft, options, invariant=False, prefix_cache=False)
-    return DraftModel(runner, kv)
+    return _ready(draft, options, invariant=False, prefix_cache=False)
 
 
 def _calibrate(

@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 
 from gamaneh.control.quarantine import Fault, Quarantine
-from gamaneh.core import EMPTY_DRAFT, PLAIN, Draft, ProposalRow, Proposer, Rule, Use, Verdict
+from gamaneh.core import EMPTY_DRAFT, PLAIN, Draft, Needs, ProposalRow, Proposer, Rule, Use, Verdict
+from gamaneh.engine.hidden import HiddenWindow
 from gamaneh.engine.scheduler import Scheduled
 from gamaneh.engine.sequence import SequenceState
 from gamaneh.errors import GamanehError, OutOfMemory
@@ -79,6 +80,13 @@ class Drafting:
         """Layers of the target that any proposer reads, in order."""
         return tuple(sorted({layer for p in self.proposers.values() for layer in p.needs.hidden_layers}))
 
+    def keep_hidden(self, sequence: SequenceState, rows: Tensor) -> None:
+        """Keep `[num_rows, num_taps, hidden]` of the tokens that are about to be added to the cache."""
+        if sequence.hidden is None:
+            reading = (p.needs for p in self.proposers.values() if p.needs.hidden_layers)
+            sequence.hidden = HiddenWindow(max(needs.hidden_window for needs in reading))
+        sequence.hidden.add(sequence.cached_len, rows)
+
     def lag(self, sequence: SequenceState) -> dict[str, int]:
         """Tokens of the request that each proposer has not read yet."""
         read = self._read.get(sequence.request_id, {})
@@ -86,7 +94,7 @@ class Drafting:
 
     def peek(self, name: str, sequences: Sequence[SequenceState], max_depth: int) -> dict[str, Draft]:
         """Drafts that this proposer has for these requests; `propose` uses them, cut to what was decided."""
-        drafts = self._ask(name, [_proposal_row(sequence, max_depth, max_depth) for sequence in sequences], sequences)
+        drafts = self._ask(name, [self._row(name, s, max_depth, max_depth) for s in sequences], sequences)
         self._seen |= {(name, request_id): draft for request_id, draft in drafts.items()}
         return drafts
 
@@ -123,7 +131,7 @@ class Drafting:
 
     def _draft(self, name: str, items: Sequence[Scheduled]) -> None:
         """Drafts of one proposer: those that were seen already, cut, and the others."""
-        rows = [_proposal_row(item.sequence, item.decision.depth, item.decision.nodes) for item in items]
+        rows = [self._row(name, item.sequence, item.decision.depth, item.decision.nodes) for item in items]
         self._round.rows[name] = rows
         unseen = [at for at, item in enumerate(items) if not self._saw(name, item)]
         if unseen:
@@ -131,6 +139,29 @@ class Drafting:
             self._round.by_request |= asked
         for row in (row for at, row in enumerate(rows) if at not in unseen):
             self._round.by_request[row.request_id] = self._seen[name, row.request_id].cut(row.max_depth)
+
+    def _row(self, name: str, sequence: SequenceState, max_depth: int, max_nodes: int) -> ProposalRow:
+        wants_probs = sequence.rule.wants_probs
+        return ProposalRow(
+            request_id=sequence.request_id,
+            tokens=sequence.tokens,
+            max_depth=max_depth,
+            max_nodes=max_nodes,
+            sampler=sequence.sampler,
+            use=Use.DRAFT if wants_probs else Use.TARGET,
+            want_probs=wants_probs,
+            reference=sequence.reference,
+            hidden=self._hidden(self.proposers[name].needs, sequence),
+            salt=sequence.salt,
+        )
+
+    def _hidden(self, needs: Needs, sequence: SequenceState) -> Tensor | None:
+        """`[num_known, num_layers, hidden]` of the layers that one proposer reads."""
+        rows = None if sequence.hidden is None or not needs.hidden_layers else sequence.hidden.last()
+        if rows is None:
+            return None
+        taps = self.taps
+        return rows[-needs.hidden_window :, [taps.index(layer) for layer in needs.hidden_layers]]
 
     def _saw(self, name: str, item: Scheduled) -> bool:
         return (name, item.sequence.request_id) in self._seen
@@ -198,17 +229,3 @@ def _allowed(sequence: SequenceState, draft: Draft) -> Draft:
         return prune(draft, sequence.mask, sequence.end_ids)
     except GamanehError:  # the target's own row meets it again, and ends this request alone
         return EMPTY_DRAFT
-
-
-def _proposal_row(sequence: SequenceState, max_depth: int, max_nodes: int) -> ProposalRow:
-    return ProposalRow(
-        request_id=sequence.request_id,
-        tokens=sequence.tokens,
-        max_depth=max_depth,
-        max_nodes=max_nodes,
-        sampler=sequence.sampler,
-        use=Use.DRAFT if sequence.rule.wants_probs else Use.TARGET,
-        want_probs=sequence.rule.wants_probs,
-        reference=sequence.reference,
-        hidden=sequence.hidden,
-    )

@@ -250,7 +250,8 @@ class Engine:
             verdict = round_.verdicts.get(sequence.request_id)
             path = verdict.path if verdict and not sequence.finish_reason else ()
             if forward.hidden:
-                sequence.hidden = forward.hidden[at][[*range(item.count), *(item.count + node for node in path)]]
+                kept = [*range(item.count), *(item.count + node for node in path)]
+                self.drafting.keep_hidden(sequence, forward.hidden[at][kept])
             self.kv.commit(sequence.request_id, sequence.tokens, item.count, path)
             sequence.cached_len = self.kv.length(sequence.request_id)
 

@@ -110,7 +110,9 @@ class Scheduler:
         """Give all blocks back; the request is read again from its tokens when there is room."""
         self.running.remove(sequence)
         self.kv.free(sequence.request_id)
-        sequence.cached_len, sequence.hidden = 0, None
+        sequence.cached_len = 0
+        if sequence.hidden is not None:
+            sequence.hidden.clear()
         sequence.prompt_logprobs.clear()
         sequence.timeline.preempt()
         before = (at for at, other in enumerate(self.waiting) if other.priority <= sequence.priority)

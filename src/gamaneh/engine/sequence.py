@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from torch import Tensor
-
 from gamaneh.core import FinishReason, Origin, Rule, TokenLogprob
 from gamaneh.engine.detokenizer import Detokenizer
+from gamaneh.engine.hidden import HiddenWindow
 from gamaneh.metrics.timeline import RequestTimeline
 from gamaneh.options import SamplingParams, SpeculationOptions
 from gamaneh.sampling.edits import TokenMask
@@ -25,7 +24,7 @@ class SequenceState:
         limit: most tokens, prompt included.
         priority: larger is admitted first and preempted last.
         mask: which tokens may come next, beside the sampling parameters.
-        hidden: tapped hidden states of the tokens that the last forward added to the cache.
+        hidden: tapped hidden states of the last tokens in the cache; None when no proposer reads them.
     """
 
     request_id: str
@@ -44,7 +43,7 @@ class SequenceState:
     priority: int = 0
     reference: Sequence[int] = ()
     cached_len: int = 0
-    hidden: Tensor | None = None
+    hidden: HiddenWindow | None = None
     finish_reason: FinishReason | None = None
     prompt_logprobs: list[TokenLogprob | None] = field(default_factory=list)
     origins: list[Origin] = field(default_factory=list)

@@ -122,4 +122,5 @@ def _features(sequence: SequenceState) -> Features:
         limit=sequence.limit - sequence.prompt_len,
         greedy=sequence.params.greedy,
         grammar=sequence.mask is not None,
+        trees=sequence.rule.trees,
     )

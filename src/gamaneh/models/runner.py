@@ -42,7 +42,7 @@ class Runner(Protocol):
     @property
     def invariant(self) -> bool: ...
 
-    def forward(self, feeds: Sequence[Feed], *, taps: Sequence[int] = ()) -> Forward: ...
+    def forward(self, feeds: Sequence[Feed], *, taps: Sequence[int] = (), num_layers: int | None = None) -> Forward: ...
 
     def computed_rows(self, rows: int) -> int:
         """How many rows a forward of `rows` generated rows really computes."""
@@ -65,10 +65,15 @@ class DecoderRunner:
         return self.tiling.invariant
 
     @torch.inference_mode()
-    def forward(self, feeds: Sequence[Feed], *, taps: Sequence[int] = ()) -> Forward:
-        """One forward over all feeds."""
+    def forward(self, feeds: Sequence[Feed], *, taps: Sequence[int] = (), num_layers: int | None = None) -> Forward:
+        """One forward over all feeds.
+
+        Args:
+            taps: layers whose outputs are returned as hidden states; 0 is the embedding.
+            num_layers: leave after this many layers, for the final norm and the head; None runs them all.
+        """
         batch = build_batch(feeds, self.tiling, self.cache.num_slots, self.decoder.device)
-        hidden, tapped = self.decoder.forward(batch, self.cache, taps=taps)
+        hidden, tapped = self.decoder.forward(batch, self.cache, taps=taps, num_layers=num_layers)
         logits = self._logits(hidden[batch.logit_index])
         return Forward(
             logits=list(torch.split(logits, batch.logit_counts)),

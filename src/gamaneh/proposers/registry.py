@@ -8,17 +8,19 @@ from dataclasses import dataclass
 from gamaneh.core import AUTO, PLAIN, Proposer
 from gamaneh.errors import InvalidOption
 from gamaneh.kv.manager import KVManager
-from gamaneh.models.runner import Runner
+from gamaneh.models.loading import LoadedModel
+from gamaneh.models.runner import DecoderRunner
 from gamaneh.options import SpeculationOptions
 from gamaneh.proposers.draft_model import DraftModelProposer
 from gamaneh.proposers.lookup import LookupProposer
 
 
 @dataclass(frozen=True, slots=True)
-class DraftModel:
-    """A draft model ready to run: its runner and the cache that belongs to it."""
+class ReadyModel:
+    """A model ready to run: its weights and tokenizer, its runner, and the cache that belongs to it."""
 
-    runner: Runner
+    loaded: LoadedModel
+    runner: DecoderRunner
     kv: KVManager
 
 
@@ -27,15 +29,37 @@ class Ingredients:
     """What a proposer may be built from.
 
     Args:
-        vocab_size: of the target, padding included.
-        special_ids: tokens that are never text.
+        target: the model whose output is wanted; its cache may be read, and written where a draft's
+            rows are reserved, but nothing may be reserved or committed.
         draft_model: None when none was given.
     """
 
     options: SpeculationOptions
-    vocab_size: int
-    special_ids: frozenset[int] = frozenset()
-    draft_model: DraftModel | None = None
+    target: ReadyModel
+    draft_model: ReadyModel | None = None
+
+    @property
+    def vocab_size(self) -> int:
+        """Of the target, padding included."""
+        return self.target.runner.vocab_size
+
+    @property
+    def special_ids(self) -> frozenset[int]:
+        """The target's tokens that are never text."""
+        return self.target.loaded.tokenizer.special_ids
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """How a proposer is made.
+
+    Args:
+        build: makes it; raises `InvalidOption` where something that it needs is missing.
+        ready: everything is there that it needs, so that it is built whether asked for or not.
+    """
+
+    build: Callable[[Ingredients], Proposer]
+    ready: Callable[[Ingredients], bool]
 
 
 def _lookup(parts: Ingredients) -> Proposer:
@@ -56,7 +80,10 @@ def _draft_model(parts: Ingredients) -> Proposer:
     )
 
 
-REGISTRY: Mapping[str, Callable[[Ingredients], Proposer]] = {"lookup": _lookup, "draft_model": _draft_model}
+REGISTRY: Mapping[str, Recipe] = {
+    "lookup": Recipe(_lookup, lambda parts: True),
+    "draft_model": Recipe(_draft_model, lambda parts: parts.draft_model is not None),
+}
 
 
 def build_proposers(parts: Ingredients) -> dict[str, Proposer]:
@@ -70,5 +97,5 @@ def build_proposers(parts: Ingredients) -> dict[str, Proposer]:
     wanted = parts.options.proposer
     if wanted not in (PLAIN, AUTO, *REGISTRY):
         raise InvalidOption("proposer", f"must be one of {', '.join([PLAIN, AUTO, *REGISTRY])}", wanted)
-    names = {"lookup", *([] if parts.draft_model is None else ["draft_model"]), *({wanted} - {PLAIN, AUTO})}
-    return {name: REGISTRY[name](parts) for name in sorted(names)}
+    names = {name for name, recipe in REGISTRY.items() if recipe.ready(parts)} | ({wanted} - {PLAIN, AUTO})
+    return {name: REGISTRY[name].build(parts) for name in sorted(names)}

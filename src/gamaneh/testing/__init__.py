@@ -15,7 +15,7 @@ from gamaneh.testing.scripted import (
     scripted_engine,
 )
 from gamaneh.testing.simulated import SimulatedClock, TimedProposer, TimedRunner
-from gamaneh.testing.tiny import TINY_CONFIGS, tiny_decoder, tiny_weights
+from gamaneh.testing.tiny import TINY_CONFIGS, tiny_decoder, tiny_model, tiny_weights
 from gamaneh.testing.tokens import BOS_ID, BYTE_VOCAB, EOS_ID, PAD_ID, ByteTokenizer
 
 __all__ = [
@@ -37,5 +37,6 @@ __all__ = [
     "next_token_table",
     "scripted_engine",
     "tiny_decoder",
+    "tiny_model",
     "tiny_weights",
 ]

@@ -9,7 +9,7 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
@@ -83,14 +83,19 @@ class ScriptedRunner:
     def computed_rows(self, rows: int) -> int:
         return rows
 
-    def forward(self, feeds: Sequence[Feed], *, taps: Sequence[int] = ()) -> Forward:
-        """Write the tokens, then read each row's history back. A tap shows the token itself."""
+    def forward(self, feeds: Sequence[Feed], *, taps: Sequence[int] = (), num_layers: int | None = None) -> Forward:
+        """Write the tokens, then read each row's history back. A tap shows the token itself; it has one layer."""
         self.forwards.append(list(feeds))
         memory = self.cache.layer(0)[0].view(-1)
         for feed in feeds:
             memory[torch.tensor(feed.slots[feed.start :])] = torch.tensor(feed.tokens, dtype=torch.float32)
         logits = [self._logits(feed, memory) for feed in feeds]
-        hidden = [torch.tensor(feed.tokens, dtype=torch.float32).view(-1, 1, 1) for feed in feeds] if taps else []
+        shape = (-1, 1, 1)
+        hidden = (
+            [torch.tensor(feed.tokens, dtype=torch.float32).view(shape).expand(-1, len(taps), 1) for feed in feeds]
+            if taps
+            else []
+        )
         return Forward(logits, hidden)
 
     def _logits(self, feed: Feed, memory: Tensor) -> Tensor:
@@ -129,6 +134,10 @@ class ScriptedProposer:
     fault: Callable[[], None] | None = None
     asked: list[list[ProposalRow]] = field(default_factory=list)
     dropped: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        if self.branches:
+            self.needs = replace(self.needs, branching=1 + self.branches)
 
     def propose(self, rows: Sequence[ProposalRow]) -> list[Draft]:
         if self.fault:

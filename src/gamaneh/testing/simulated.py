@@ -53,7 +53,7 @@ class TimedRunner(ScriptedRunner):
     def computed_rows(self, rows: int) -> int:
         return -(-rows // self.tile) * self.tile
 
-    def forward(self, feeds: Sequence[Feed], *, taps: Sequence[int] = ()) -> Forward:
+    def forward(self, feeds: Sequence[Feed], *, taps: Sequence[int] = (), num_layers: int | None = None) -> Forward:
         """Logits of the last `logit_rows` tokens of each feed, later."""
         self.forwards.append(list(feeds))
         self.clock.advance(self.seconds(sum(len(feed.tokens) for feed in feeds), sum(feed.start for feed in feeds)))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -11,7 +12,8 @@ from torch import Tensor
 from gamaneh.models.canonical import weight_shapes
 from gamaneh.models.config import DecoderConfig, LayerSpec, RopeSpec
 from gamaneh.models.decoder import Decoder
-from gamaneh.testing.tokens import BYTE_VOCAB, EOS_ID
+from gamaneh.models.loading import LoadedModel
+from gamaneh.testing.tokens import BYTE_VOCAB, EOS_ID, ByteTokenizer
 
 _BASE = DecoderConfig(
     family="llama",
@@ -56,6 +58,27 @@ def tiny_decoder(
     """
     config = config or TINY_CONFIGS[family]
     return Decoder(config, tiny_weights(config, seed=seed, dtype=dtype))
+
+
+def tiny_model(
+    family: str = "llama", *, seed: int = 0, dtype: torch.dtype = torch.float32, config: DecoderConfig | None = None
+) -> LoadedModel:
+    """A tiny decoder with a byte tokenizer, as if it had been loaded from a file.
+
+    Raises:
+        KeyError: `family` is not in `TINY_CONFIGS` and no `config` is given.
+    """
+    decoder = tiny_decoder(family, seed=seed, dtype=dtype, config=config)
+    return LoadedModel(
+        name=f"tiny-{family}-{seed}",
+        path=Path(f"tiny-{family}-{seed}"),
+        config=decoder.config,
+        decoder=decoder,
+        tokenizer=ByteTokenizer(),  # type: ignore[arg-type]
+        dtype=dtype,
+        device=decoder.device,
+        weight_bytes=decoder.nbytes(),
+    )
 
 
 def tiny_weights(config: DecoderConfig, *, seed: int = 0, dtype: torch.dtype = torch.float32) -> dict[str, Tensor]:

@@ -63,7 +63,7 @@ class TimedRunner:
         self.seconds = 0.0
         self.vocab_size, self.max_context, self.weight_bytes = inner.vocab_size, inner.max_context, inner.weight_bytes
 
-    def forward(self, feeds: Sequence[Feed], *, taps: Sequence[int] = ()) -> Forward:
+    def forward(self, feeds: Sequence[Feed], *, taps: Sequence[int] = (), num_layers: int | None = None) -> Forward:
         started = time.perf_counter()
         try:
             return self.inner.forward(feeds, taps=taps)
