@@ -1,0 +1,1 @@
+"""Training of what proposers need, from the target itself."""
