@@ -5,8 +5,9 @@ from __future__ import annotations
 import hashlib
 import threading
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
+from typing import Any
 
 import pytest
 from served import GatedRunner, Running, engine_for, serving, until
@@ -17,6 +18,7 @@ from gamaneh.server.auth import Client, KeyRing
 from gamaneh.server.config import ServerOptions
 from gamaneh.server.errors import ApiError
 from gamaneh.server.limits import Gate
+from gamaneh.server.observe import speculation_state
 from gamaneh.testing import hashed
 
 
@@ -62,6 +64,31 @@ class TestKeys:
 
         assert [cached("sesame"), cached("open")] == [0, 0]
         assert cached("sesame") > 0
+
+    def test_nobody_sees_what_the_requests_of_others_are_doing(self, start) -> None:
+        runner = GatedRunner(hashed(260), 260)
+        keys = KeyRing([entry("alice", "sesame"), entry("bob", "open")])
+        running = start(engine_for(runner=runner, accuracy=0.0), keys=keys)
+
+        def ask(key: str) -> None:
+            body = {"prompt": "a", "max_tokens": 200, "ignore_eos": True}
+            running.http.post("/v1/completions", json=body, headers={"Authorization": f"Bearer {key}"})
+
+        def look(key: str) -> Future[Any]:
+            client = running.service.keys.identify(f"Bearer {key}")
+            return running.service.engine.call(lambda: speculation_state(running.engine, client)["requests"])
+
+        def seen() -> list[int]:
+            looks = [look("sesame"), look("open")]
+            runner.open(1)
+            return [len(each.result(10)) for each in looks]
+
+        with ThreadPoolExecutor() as pool:
+            asking = [pool.submit(ask, key) for key in ("sesame", "sesame", "open")]
+            until(lambda: seen() == [2, 1])
+            runner.open()
+            for request in asking:
+                request.result()
 
     def test_entries_must_be_hashes_with_names_of_their_own(self) -> None:
         for entries in (["alice"], ["alice=sesame"], [entry("alice", "a"), entry("alice", "b")]):

@@ -100,6 +100,10 @@ class Engine:
     def has_work(self) -> bool:
         return bool(self._sequences)
 
+    def salts(self) -> dict[str, str]:
+        """Salt of each request at hand, by its id."""
+        return {request_id: sequence.salt for request_id, sequence in self._sequences.items()}
+
     def gives_probs(self, speculation: SpeculationOptions) -> bool:
         """Whether drafts under these options come with the probabilities that they were drawn from."""
         names = self.proposers if speculation.proposer == AUTO else [speculation.proposer]

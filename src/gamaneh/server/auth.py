@@ -28,6 +28,10 @@ class Client:
 
     name: str = ""
 
+    def owns(self, salt: str) -> bool:
+        """Whether a request with this salt is this client's; where no key is asked for, everything is everybody's."""
+        return not self.name or salt.partition("\0")[0] == self.name
+
     def salt(self, more: str | None) -> str:
         """Salt of the prefix cache: no two clients share prefixes, nor does one under two values of `more`."""
         return f"{self.name}\0{more}" if self.name or more else ""

@@ -13,6 +13,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from gamaneh.engine.engine import Engine
 from gamaneh.errors import EngineStopped
 from gamaneh.metrics.prometheus import PrometheusMetrics
+from gamaneh.server.auth import Client
 from gamaneh.server.errors import from_engine_stopped
 from gamaneh.server.service import Service
 
@@ -55,18 +56,20 @@ class Observation:
 
     async def speculation(self, request: Request) -> Response:
         """What router and controller do now, between two steps of the engine."""
-        self.service.keys.identify(request.headers.get("authorization"))
+        client = self.service.keys.identify(request.headers.get("authorization"))
         engine = self.service.engine
         try:
-            state = await asyncio.wrap_future(engine.call(lambda: speculation_state(engine.engine)))
+            state = await asyncio.wrap_future(engine.call(lambda: speculation_state(engine.engine, client)))
         except EngineStopped as error:
             raise from_engine_stopped(error) from error
         return JSONResponse(state)
 
 
-def speculation_state(engine: Engine) -> dict[str, Any]:
-    """How requests speculate that do not say otherwise, and what each proposer and each request is doing."""
-    options = engine.speculation
+def speculation_state(engine: Engine, client: Client) -> dict[str, Any]:
+    """How requests speculate that do not say otherwise, and what each proposer and the client's requests are doing."""
+    options, salts = engine.speculation, engine.salts()
+    state = asdict(engine.steering.snapshot())
+    own = {name: doing for name, doing in state["requests"].items() if client.owns(salts.get(name, ""))}
     return {
         "default": {
             "proposer": options.proposer,
@@ -74,6 +77,7 @@ def speculation_state(engine: Engine) -> dict[str, Any]:
             "max_draft_length": options.max_draft_length,
             "rule": options.rule,
         },
-        **asdict(engine.steering.snapshot()),
+        **state,
+        "requests": own,
         "invariant": engine.invariant,
     }

@@ -18,6 +18,12 @@ T = TypeVar("T")
 
 DONE = b"data: [DONE]\n\n"
 
+KEEP_ALIVE = b": still here\n\n"
+"""A comment, which clients pass over. It keeps those in between from ending a connection that is silent."""
+
+SILENCE_SECONDS = 15.0
+"""How long a stream may say nothing, while its request waits or its prompt is read."""
+
 
 async def until_disconnect(receive: Receive, work: Coroutine[Any, Any, T]) -> T:
     """What `work` returns, unless the client goes away first: then it is cancelled.
@@ -57,14 +63,20 @@ class EventStream(Response):
     Args:
         chunks: what to send.
         close: called with the error, if there was one, when the response is over, however it ended.
+        silence: seconds without a chunk after which a comment is sent.
     """
 
     media_type = "text/event-stream"
 
-    def __init__(self, chunks: AsyncGenerator[dict[str, Any]], close: Callable[[BaseException | None], None]) -> None:
+    def __init__(
+        self,
+        chunks: AsyncGenerator[dict[str, Any]],
+        close: Callable[[BaseException | None], None],
+        silence: float = SILENCE_SECONDS,
+    ) -> None:
         super().__init__(headers={"cache-control": "no-store", "x-accel-buffering": "no"})
         del self.headers["content-length"]
-        self._chunks, self._close = chunks, close
+        self._chunks, self._close, self._silence = chunks, close, silence
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         failure: BaseException | None = None
@@ -82,11 +94,26 @@ class EventStream(Response):
         await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
         failure: ApiError | None = None
         try:
-            async with aclosing(self._chunks) as chunks:
-                async for chunk in chunks:
-                    await send({"type": "http.response.body", "body": event(chunk), "more_body": True})
+            async with aclosing(self._chunks), aclosing(self._parts()) as parts:
+                async for part in parts:
+                    await send({"type": "http.response.body", "body": part, "more_body": True})
             last = DONE
         except ApiError as error:
             failure, last = error, event(error.body(), "error")
         await send({"type": "http.response.body", "body": last, "more_body": False})
         return failure
+
+    async def _parts(self) -> AsyncGenerator[bytes]:
+        """The chunks as events, with comments where they let long wait for themselves."""
+        while True:
+            upcoming = asyncio.ensure_future(anext(self._chunks, None))
+            try:
+                while not (await asyncio.wait({upcoming}, timeout=self._silence))[0]:
+                    yield KEEP_ALIVE
+                chunk = upcoming.result()
+            finally:
+                upcoming.cancel()
+                await asyncio.gather(upcoming, return_exceptions=True)
+            if chunk is None:
+                return
+            yield event(chunk)
