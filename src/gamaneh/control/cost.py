@@ -32,6 +32,9 @@ FADE = 0.9
 TOLERANCE = 0.5
 """Relative deviation from which on a step is an outlier: it pulls with constant force, however far off it lies."""
 
+READING_WINDOW = 9
+"""Measurements of reading whose median counts: there is one per request at most."""
+
 MUCH_TO_READ = 32
 """Tokens of each request from which on a draft shows what reading costs. What comes between two rounds is less."""
 
@@ -172,15 +175,15 @@ def _features(base: float, unit: float, batch: int, tokens: float) -> tuple[floa
 
 
 class DraftCost:
-    """Seconds of one proposer's drafts: by depth and batch, and by token for reading what it has not read yet.
+    """What one proposer's drafts take, by depth and batch, and by token for reading what it has not read yet.
 
     A draft that has much to read says what reading costs and next to nothing about drafting, so the two
-    are measured apart.
+    are measured apart. The unit is the caller's.
     """
 
     def __init__(self) -> None:
         self.steps = StepCost(proportional=True)
-        self._reading: deque[float] = deque(maxlen=WINDOW)
+        self._reading: deque[float] = deque(maxlen=READING_WINDOW)
 
     def observe(self, depth: int, seconds: float, batch: int, lag: float) -> None:
         """Drafts for `batch` requests, of which `lag` tokens had to be read first."""
@@ -200,6 +203,9 @@ class DraftCost:
 class CostModel:
     """Seconds of a round's verify, and of its drafts by proposer.
 
+    Drafts are kept in plain steps of one request. Those are measured in every round, drafts only while they
+    are made: a proposer that is left out since the machine was slow gets quicker again with the machine.
+
     `bucket` maps a number of rows to the number that is really computed, padding included, so
     that equal work is measured as one.
     """
@@ -217,7 +223,7 @@ class CostModel:
         self.verify.anchor(self.bucket(rows), seconds)
 
     def anchor_draft(self, proposer: str, depth: int, seconds: float) -> None:
-        self._draft(proposer).steps.anchor(depth, seconds)
+        self._draft(proposer).steps.anchor(depth, seconds / self._plain_step())
 
     def observe_verify(self, rows: int, seconds: float, *, batch: int = 1, context: int = 0) -> None:
         """A step without its drafts: `rows` token rows of `batch` requests, `context` tokens in all of them."""
@@ -226,7 +232,7 @@ class CostModel:
     def observe_draft(self, proposer: str, depth: int, seconds: float, *, batch: int = 1, lag: float = 0) -> None:
         """Drafts for `batch` requests, of which the proposer had not read `lag` tokens."""
         if depth > 0:
-            self._draft(proposer).observe(depth, seconds, batch, lag)
+            self._draft(proposer).observe(depth, seconds / self._plain_step(), batch, lag)
 
     def verify_seconds(self, rows: int, *, batch: int = 1, context: int = 0) -> float:
         """Expected seconds of a step without its drafts; 1 before anything was measured."""
@@ -235,11 +241,18 @@ class CostModel:
     def draft_seconds(self, proposer: str, depth: int, *, batch: int = 1, lag: float = 0) -> float:
         """Expected seconds of a proposer's drafts; 0 before anything was measured."""
         cost = self._drafts.get(proposer)
-        return cost.seconds(depth, batch, lag) if cost is not None and depth > 0 else 0.0
+        return cost.seconds(depth, batch, lag) * self._plain_step() if cost is not None and depth > 0 else 0.0
 
     def draft_points(self) -> Mapping[str, dict[int, float]]:
-        """Measured seconds by proposer and depth."""
-        return {name: cost.steps.curve.points() for name, cost in self._drafts.items()}
+        """Seconds by proposer and measured depth, at today's pace."""
+        return {
+            name: {depth: taken * self._plain_step() for depth, taken in cost.steps.curve.points().items()}
+            for name, cost in self._drafts.items()
+        }
+
+    def _plain_step(self) -> float:
+        """Expected seconds of a plain step of one request; 1 before anything was measured."""
+        return self.verify_seconds(1)
 
     def _draft(self, proposer: str) -> DraftCost:
         return self._drafts.setdefault(proposer, DraftCost())
