@@ -273,6 +273,7 @@ class Needs:
         branching: most candidates per level of its drafts; 1 makes chains.
         instant: drafts cost next to nothing and are often empty. The controller has a look at them
             before it decides; they must not be sampled, as whether they are used depends on them.
+        about: how it drafts and why so, in words, where there was a choice; shown beside its name.
     """
 
     hidden_layers: tuple[int, ...] = ()
@@ -280,10 +281,16 @@ class Needs:
     probs: bool = False
     branching: int = 1
     instant: bool = False
+    about: str = ""
 
 
 class Sampler(Protocol):
     """Turns one row of logits of one request into a token, by that request's parameters."""
+
+    @property
+    def greedy(self) -> bool:
+        """Whether the highest score is always taken."""
+        ...
 
     def scores(self, logits: Tensor, path: Sequence[int]) -> Tensor:
         """Logits `[vocab]` -> processed scores `[vocab]`, given draft tokens before this one."""
@@ -295,6 +302,10 @@ class Sampler(Protocol):
 
     def pick(self, scores: Tensor, position: int, use: Use) -> int:
         """Draw the token at `position` (0 is the first prompt token) from `scores`."""
+        ...
+
+    def ranked(self, scores: Tensor, position: int, use: Use, count: int) -> list[tuple[float, int]]:
+        """The `count` best tokens, each behind its score with noise; `pick` takes the first. There may be fewer."""
         ...
 
 

@@ -39,6 +39,8 @@ _BELOW_ONE = 1.0 - 2.0**-53
 _SMALL_ROW = 2048
 """Rows up to this long are evaluated in full: that is faster than looking for what may be left out."""
 _FIRST_BLOCKS = 8
+_MOST = 1e300
+"""Larger than any sum of score and noise."""
 _SLACK = 1e-6
 """More than the rounding of a bound, so that no token is ruled out by it."""
 
@@ -77,6 +79,28 @@ def draw(scores: Tensor, seed: int, position: int, use: Use) -> int:
     check_highest(float(scores.max()))
     everything = torch.arange(scores.shape[0], device=scores.device)
     return int((scores.double() + gumbel(seed, position, use, everything)).argmax())
+
+
+def draw_several(scores: Tensor, seed: int, position: int, use: Use, count: int) -> list[tuple[float, int]]:
+    """The `count` tokens of highest score + noise, each behind that sum, best first; `draw` gives the first.
+
+    Tokens with score -inf are left out, so that there may be fewer.
+
+    Raises:
+        BadLogits: the highest score is NaN, infinite or -inf.
+    """
+    if scores.shape[0] <= _SMALL_ROW:
+        check_highest(float(scores.max()))
+        return _top(scores, torch.arange(scores.shape[0], device=scores.device), seed, position, use, count)
+    bounds, rest = _block_bounds(scores, _key(seed, position, use))
+    first = bounds.topk(min(max(_FIRST_BLOCKS, count), bounds.shape[0])).indices
+    found = _top(scores, torch.cat((blocks.ids_of(first), rest)), seed, position, use, count)
+    bounds[first] = -math.inf
+    floor = found[-1][0] if len(found) == count else -_MOST
+    others = (bounds >= floor - _SLACK).nonzero().squeeze(1)
+    if others.shape[0] > 0:
+        found += _top(scores, blocks.ids_of(others), seed, position, use, count)
+    return sorted(found, key=_best_first)[:count]
 
 
 def check_highest(highest: float) -> None:
@@ -118,6 +142,18 @@ def _best(scores: Tensor, ids: Tensor, seed: int, position: int, use: Use) -> tu
     sums = scores[ids].double() + gumbel(seed, position, use, ids)
     best = sums.max()
     return float(best), int(ids[sums == best].min())
+
+
+def _top(scores: Tensor, ids: Tensor, seed: int, position: int, use: Use, count: int) -> list[tuple[float, int]]:
+    """The highest `count` sums of score + noise among `ids` with their tokens; none of -inf."""
+    sums = scores[ids].double() + gumbel(seed, position, use, ids)
+    values, order = sums.topk(min(count, ids.shape[0]))
+    pairs = zip(values.tolist(), ids[order].tolist(), strict=True)
+    return sorted(((value, token) for value, token in pairs if value != -math.inf), key=_best_first)
+
+
+def _best_first(found: tuple[float, int]) -> tuple[float, int]:
+    return -found[0], found[1]
 
 
 def _to_gumbel(rarity: Tensor) -> Tensor:

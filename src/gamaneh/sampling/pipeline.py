@@ -49,6 +49,11 @@ class RequestSampler:
         self._tokens = tokens
         self._edits = build_edits(params, len(prompt), tokens, eos_ids, mask)
 
+    @property
+    def greedy(self) -> bool:
+        """Whether the highest score is always taken."""
+        return self.params.greedy
+
     def scores(self, logits: Tensor, path: Sequence[int]) -> Tensor:
         """Scores `[vocab]` of the token after the committed ones and `path`; -inf where not allowed.
 
@@ -89,6 +94,22 @@ class RequestSampler:
         if self.params.greedy:
             return _highest(scores)
         return noise.draw(scores, self._seed_for(use), position, use)
+
+    def ranked(self, scores: Tensor, position: int, use: Use, count: int) -> list[tuple[float, int]]:
+        """The `count` best tokens for `position`; `pick` takes the first of them.
+
+        Draws without replacement (Gumbel top-k, Kool et al. 1903.06059). Each token comes behind its
+        score, noise included; tokens with score -inf are left out.
+
+        Raises:
+            BadLogits: the highest score is not finite.
+        """
+        if not self.params.greedy:
+            return noise.draw_several(scores, self._seed_for(use), position, use, count)
+        values, ids = blocks.largest(scores, count)
+        noise.check_highest(float(values[0]))
+        pairs = zip(values.tolist(), ids.tolist(), strict=True)
+        return [(value, token) for value, token in pairs if value != -math.inf]
 
     def pick_from(self, probs: Tensor, position: int, use: Use) -> int:
         """The token at `position` from other probabilities `[vocab]`, which need not be normalised."""
