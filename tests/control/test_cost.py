@@ -118,3 +118,14 @@ def test_drafts_of_several_proposers_are_kept_apart() -> None:
     assert cost.draft_seconds("one", 1) == pytest.approx(0.5)
     assert cost.draft_seconds("two", 2) == pytest.approx(0.25)
     assert not cost.knows("three")
+
+
+def test_drafts_that_were_slow_with_the_machine_are_quick_again_with_it() -> None:
+    """A proposer that is left out gives no new measurements."""
+    cost = CostModel()
+    for pace in [1.0] * 20 + [4.0] * 40:
+        cost.observe_verify(1, pace)
+        cost.observe_draft("drafter", 4, 0.2 * pace)
+    for _ in range(20):
+        cost.observe_verify(1, 1.0)
+    assert cost.draft_seconds("drafter", 4) == pytest.approx(0.2, rel=0.1)
