@@ -23,6 +23,7 @@ from torch import Tensor, nn
 
 from gamaneh.errors import CorruptModel, ModelError, UnsupportedModel
 from gamaneh.heads.target import TargetMark, mark_target
+from gamaneh.heads.trainable import DraftHeads
 from gamaneh.models.loading import LoadedModel
 from gamaneh.models.weights import read_json
 
@@ -36,6 +37,7 @@ __all__ = [
     "load_tensors",
     "mark_target",
     "save_artifact",
+    "tensors_of",
 ]
 
 FORMAT = "gamaneh-heads"
@@ -162,14 +164,21 @@ def load_tensors(module: nn.Module, artifact: Artifact) -> None:
     Raises:
         CorruptModel: a tensor is missing, left over or of a wrong shape; it is named.
     """
-    wanted, given = module.state_dict(), artifact.tensors
+    wanted = module.state_dict()
+    given = {name: tensor for name, tensor in artifact.tensors.items() if name != DRAFT_IDS or name in wanted}
     _complain(artifact, "lack the tensors", wanted.keys() - given.keys())
     _complain(artifact, "have tensors that their shape does not account for:", given.keys() - wanted.keys())
     for name, tensor in wanted.items():
         if tensor.shape != given[name].shape:
             shapes = f"{tuple(tensor.shape)}, got {tuple(given[name].shape)}"
             raise CorruptModel(f"tensor {name} of {artifact.kind} heads must have shape {shapes}")
-    module.load_state_dict(dict(given))
+    module.load_state_dict(given)
+
+
+def tensors_of(heads: DraftHeads) -> dict[str, Tensor]:
+    """What an artifact keeps of trained heads: the weights, and the tokens that they draft from."""
+    ids = heads.draft_ids()
+    return {**heads.module().state_dict(), **({} if ids is None else {DRAFT_IDS: ids})}
 
 
 def _config(artifact: Artifact, sha256: str) -> dict[str, Any]:
