@@ -36,12 +36,14 @@ class Draft:
             point mass (the proposer was deterministic).
         grade: how sure the proposer is of this draft, in its own few classes from 0 up. What becomes
             of its drafts is learned for each class apart.
+        sources: name of the proposer of each node, where several made this draft; empty where one did.
     """
 
     tokens: tuple[int, ...] = ()
     parents: tuple[int, ...] = ()
     probs: Tensor | None = None
     grade: int = 0
+    sources: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if len(self.tokens) != len(self.parents):
@@ -51,6 +53,8 @@ class Draft:
                 raise ValueError(f"parent of node {node} must come before it, got {parent}")
         if self.probs is not None and self.probs.shape[0] != len(self.tokens):
             raise ValueError(f"{len(self.tokens)} tokens but {self.probs.shape[0]} rows of probs")
+        if self.sources and len(self.sources) != len(self.tokens):
+            raise ValueError(f"{len(self.tokens)} tokens but {len(self.sources)} sources")
 
     @classmethod
     def chain(cls, tokens: Iterable[int], probs: Tensor | None = None) -> Draft:
@@ -89,6 +93,7 @@ class Draft:
             tuple(places.get(self.parents[node], ROOT) for node in kept),
             None if self.probs is None else self.probs[kept],
             self.grade,
+            tuple(self.sources[node] for node in kept) if self.sources else (),
         )
 
     def children(self, node: int) -> list[int]:
@@ -190,11 +195,21 @@ class TokenLogprob:
 
 
 @dataclass(frozen=True, slots=True)
+class Share:
+    """One proposer's part of a draft: candidates that were verified, and that were kept."""
+
+    proposer: str
+    drafted: int
+    accepted: int
+
+
+@dataclass(frozen=True, slots=True)
 class StepReport:
     """One request in one round: the event that metrics, controller, router and bench read.
 
     `draft_seconds` and `verify_seconds` are the durations of the whole batch's draft and verify,
-    not a share of them. `decision` is the draft length that the controller allowed.
+    not a share of them. `decision` is the draft length that the controller allowed. `shares` tell
+    whose candidates they were, where several proposers made the draft.
     """
 
     request_id: str
@@ -211,6 +226,14 @@ class StepReport:
     decision: int
     reason: str
     reason_code: ReasonCode
+    shares: tuple[Share, ...] = ()
+
+    @property
+    def by_source(self) -> tuple[Share, ...]:
+        """Candidates by the proposer that they came from; empty without a draft."""
+        if self.shares or not self.drafted:
+            return self.shares
+        return (Share(self.proposer, self.drafted, self.accepted),)
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,7 @@ from gamaneh.core import (
 from gamaneh.engine.admission import SupportsText, make_sequence
 from gamaneh.engine.drafting import Clock, Drafts
 from gamaneh.engine.emission import add_prompt_logprobs, emit
-from gamaneh.engine.reporting import batch_report
+from gamaneh.engine.reporting import batch_report, shares
 from gamaneh.engine.scheduler import PREFILL, Scheduled, Scheduler
 from gamaneh.engine.sequence import SequenceState
 from gamaneh.engine.steering import Steering
@@ -294,6 +294,7 @@ class Engine:
             decision=item.decision.depth,
             reason=item.decision.reason,
             reason_code=item.decision.code,
+            shares=shares(draft, verdict),
         )
 
     def _deliver(self, round_: Round) -> None:

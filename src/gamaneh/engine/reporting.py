@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from gamaneh.control.cost import CostModel
-from gamaneh.core import BatchReport, StepOutput
+from gamaneh.core import BatchReport, Draft, Share, StepOutput, Verdict
 from gamaneh.engine.drafting import Drafts
 from gamaneh.engine.scheduler import PREFILL, Scheduled
 
@@ -37,6 +37,12 @@ def batch_report(
         step_seconds=step_seconds,
         plain_seconds=None if prompt_rows else _plain_seconds(plan, origins.total(), cost),
     )
+
+
+def shares(draft: Draft, verdict: Verdict) -> tuple[Share, ...]:
+    """Whose candidates were verified and kept, for a draft of several proposers; empty for one of a single one."""
+    drafted, accepted = Counter(draft.sources), Counter(draft.sources[node] for node in verdict.path if draft.sources)
+    return tuple(Share(name, drafted[name], accepted[name]) for name in sorted(drafted))
 
 
 def _plain_seconds(plan: Sequence[Scheduled], tokens: int, cost: CostModel) -> float | None:

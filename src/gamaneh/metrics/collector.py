@@ -17,6 +17,7 @@ class SpeculationStats:
         accepted_at: accepted_at[i] counts drafts whose first i + 1 candidates were all accepted.
         offered_at: offered_at[i] counts drafts with at least i + 1 candidates on their longest path.
         decisions: rounds by (proposer, reason).
+        drafted_by, accepted_by: candidates by the proposer that they came from.
     """
 
     rounds: int = 0
@@ -29,6 +30,8 @@ class SpeculationStats:
     accepted_at: Counter[int] = field(default_factory=Counter)
     offered_at: Counter[int] = field(default_factory=Counter)
     decisions: Counter[tuple[str, str]] = field(default_factory=Counter)
+    drafted_by: Counter[str] = field(default_factory=Counter)
+    accepted_by: Counter[str] = field(default_factory=Counter)
 
     def add(self, report: StepReport) -> None:
         """Count one report; seconds are shared among the batch, so that sums are wall time."""
@@ -42,6 +45,9 @@ class SpeculationStats:
         self.accepted_at.update(range(report.accepted))
         self.offered_at.update(range(report.depth))
         self.decisions[report.proposer, report.reason] += 1
+        for share in report.by_source:
+            self.drafted_by[share.proposer] += share.drafted
+            self.accepted_by[share.proposer] += share.accepted
 
     @property
     def acceptance_rate(self) -> float:

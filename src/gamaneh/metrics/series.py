@@ -79,8 +79,9 @@ class SpeculationSeries:
         self.num_drafts.inc()
         self.num_draft_tokens.inc(report.drafted)
         self.num_accepted_tokens.inc(report.accepted)
-        self.drafted(report.proposer).inc(report.drafted)
-        self.accepted(report.proposer).inc(report.accepted)
+        for share in report.by_source:
+            self.drafted(share.proposer).inc(share.drafted)
+            self.accepted(share.proposer).inc(share.accepted)
         self.accepted_length.observe(report.accepted)
         for position in range(report.depth):
             self.num_offered_at(position).inc()

@@ -36,6 +36,8 @@ def prune(draft: Draft, mask: TokenMask, end_ids: Collection[int]) -> Draft:
         tuple(draft.tokens[node] for node in nodes),
         tuple(renamed[draft.parents[node]] for node in nodes),
         torch.stack(rows) if rows else None,
+        draft.grade,
+        tuple(draft.sources[node] for node in nodes) if draft.sources else (),
     )
 
 
