@@ -157,6 +157,11 @@ class SpeculationOptions:
             `greedy` always takes its most likely token.
         min_confidence: the draft model stops when its own probability falls below this.
         max_ngram, min_ngram: longest and shortest suffix that prompt lookup looks for.
+        suffix_depth: longest ending that the proposer `suffix` looks for.
+        suffix_share: its drafts end where their continuations are less frequent, all together, than this share.
+        suffix_tokens: most tokens of earlier answers that it keeps; 0 keeps none.
+        suffix_store: file that it keeps them in; None forgets them with the process.
+        merge: `auto` may also merge the drafts of several proposers in one tree.
         epsilon, delta: thresholds of the approximate rule `typical`.
     """
 
@@ -168,6 +173,11 @@ class SpeculationOptions:
     min_confidence: float = 0.3
     max_ngram: int = 8
     min_ngram: int = 2
+    suffix_depth: int = 32
+    suffix_share: float = 0.25
+    suffix_tokens: int = 100_000
+    suffix_store: str | None = None
+    merge: bool = False
     epsilon: float = 0.09
     delta: float = 0.3
 
@@ -175,6 +185,8 @@ class SpeculationOptions:
         _verify(self, _SPECULATION_CHECKS, InvalidOption)
         if self.min_ngram > self.max_ngram:
             raise InvalidOption("min_ngram", f"must be at most max_ngram ({self.max_ngram})", self.min_ngram)
+        if self.suffix_store is not None and self.suffix_tokens == 0:
+            raise InvalidOption("suffix_store", "needs suffix_tokens above 0", self.suffix_store)
         if self.draft_length is not None and self.draft_length > self.max_draft_length:
             raise InvalidOption(
                 "draft_length", f"must be at most max_draft_length ({self.max_draft_length})", self.draft_length
@@ -190,6 +202,11 @@ _SPECULATION_CHECKS: Mapping[str, _Check] = {
     "min_confidence": _number(0.0, 1.0),
     "max_ngram": _whole(1, 64),
     "min_ngram": _whole(1, 64),
+    "suffix_depth": _whole(2, 256),
+    "suffix_share": _number(0.0, 1.0),
+    "suffix_tokens": _whole(0, 100_000_000),
+    "suffix_store": _optional(("must be a path", lambda value: isinstance(value, str) and value != "")),
+    "merge": _FLAG,
     "epsilon": _number(0.0, 1.0, above=True),
     "delta": _number(0.0, above=True),
 }

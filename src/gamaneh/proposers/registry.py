@@ -13,6 +13,9 @@ from gamaneh.models.runner import DecoderRunner
 from gamaneh.options import SpeculationOptions
 from gamaneh.proposers.draft_model import DraftModelProposer
 from gamaneh.proposers.lookup import LookupProposer
+from gamaneh.proposers.plugins import load_plugin, plugin_names
+from gamaneh.proposers.portfolio import PortfolioProposer
+from gamaneh.proposers.suffix.build import build_suffix
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,22 +83,50 @@ def _draft_model(parts: Ingredients) -> Proposer:
     )
 
 
+def _suffix(parts: Ingredients) -> Proposer:
+    return build_suffix(parts.options, parts.target.loaded.tokenizer, parts.vocab_size, parts.special_ids)
+
+
 REGISTRY: Mapping[str, Recipe] = {
     "lookup": Recipe(_lookup, lambda parts: True),
+    "suffix": Recipe(_suffix, lambda parts: True),
     "draft_model": Recipe(_draft_model, lambda parts: parts.draft_model is not None),
 }
+
+
+ALL_OF_THEM = (AUTO, PortfolioProposer.name)
+"""Names that ask for every proposer: for whichever pays, or for all at once."""
 
 
 def build_proposers(parts: Ingredients) -> dict[str, Proposer]:
     """The proposers that these ingredients allow, among them the one that the options ask for.
 
-    `auto` asks for no single one: the router takes whichever pays in each round.
+    `auto` asks for no single one: the router takes whichever pays in each round. Plug-ins are loaded when they
+    or all proposers are asked for.
 
     Raises:
         InvalidOption: it is unknown, or something that it needs is missing.
     """
     wanted = parts.options.proposer
-    if wanted not in (PLAIN, AUTO, *REGISTRY):
-        raise InvalidOption("proposer", f"must be one of {', '.join([PLAIN, AUTO, *REGISTRY])}", wanted)
-    names = {name for name, recipe in REGISTRY.items() if recipe.ready(parts)} | ({wanted} - {PLAIN, AUTO})
-    return {name: REGISTRY[name].build(parts) for name in sorted(names)}
+    recipes = {**REGISTRY, **_plugins(wanted)}
+    if wanted not in (PLAIN, *ALL_OF_THEM, *recipes):
+        known = ", ".join([PLAIN, *ALL_OF_THEM, *REGISTRY, *plugin_names()])
+        raise InvalidOption("proposer", f"must be one of {known}", wanted)
+    names = {name for name, recipe in recipes.items() if recipe.ready(parts)} | ({wanted} - {PLAIN, *ALL_OF_THEM})
+    built = {name: _built(name, recipes[name], parts) for name in sorted(names)}
+    if wanted == PortfolioProposer.name or (wanted == AUTO and parts.options.merge):
+        built[PortfolioProposer.name] = PortfolioProposer(built)
+    return built
+
+
+def _built(name: str, recipe: Recipe, parts: Ingredients) -> Proposer:
+    proposer = recipe.build(parts)
+    if proposer.name != name:
+        raise InvalidOption(f"proposer {name}", "must have the name under which it is asked for", proposer.name)
+    return proposer
+
+
+def _plugins(wanted: str) -> dict[str, Recipe]:
+    """Recipes of other packages that are asked for."""
+    names = [name for name in plugin_names() if wanted in (name, *ALL_OF_THEM)]
+    return {name: load_plugin(name, Recipe, taken=(PLAIN, *ALL_OF_THEM, *REGISTRY)) for name in names}

@@ -1,0 +1,117 @@
+"""Several proposers as one: their drafts put together in one tree, by what became of each one's drafts so far."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from gamaneh.core import EMPTY_DRAFT, Draft, Needs, ProposalRow, Proposer, Verdict
+from gamaneh.proposers.merging import Part, Survival, best_of, depth_within, merge, walk
+
+Source = tuple[str, int]
+"""A proposer and the grade of its drafts."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Made:
+    """What was proposed for one request: the parts, by proposer, and the tree that came of them."""
+
+    parts: Mapping[str, Draft]
+    tree: Draft
+
+
+class PortfolioProposer:
+    """Asks all its members and merges their drafts; where the rule takes chains only, the best of them.
+
+    Drafts come without probabilities: which of them is taken depends on all. A rule then takes each candidate as
+    certain, which keeps every exact rule exact.
+
+    Args:
+        members: by name; each keeps what it knows, and may be asked on its own as well.
+    """
+
+    name = "portfolio"
+
+    def __init__(self, members: Mapping[str, Proposer]) -> None:
+        self.members = dict(members)
+        self.needs = _needs([member.needs for member in self.members.values()])
+        self._survival: dict[Source, Survival] = {}
+        self._made: dict[str, _Made] = {}
+
+    def propose(self, rows: Sequence[ProposalRow]) -> list[Draft]:
+        """One tree per row; empty where no member has anything."""
+        made = {name: self._ask(name, rows) for name in self.members}
+        drafts = []
+        for at, row in enumerate(rows):
+            parts = {name: own[at] for name, own in made.items() if len(own[at])}
+            drafts.append(self._merge(row, parts))
+            self._made[row.request_id] = _Made(parts, drafts[-1])
+        return drafts
+
+    def observe(self, rows: Sequence[ProposalRow], verdicts: Sequence[Verdict]) -> None:
+        """Learn how far each member was right, and tell it."""
+        told: dict[str, list[tuple[ProposalRow, Verdict]]] = {name: [] for name in self.members}
+        for row, verdict in zip(rows, verdicts, strict=True):
+            made = self._made.pop(row.request_id, _NOTHING)
+            for name, draft in made.parts.items():
+                own = _own_verdict(draft, verdict)
+                self._learn((name, draft.grade), depth_within(draft, made.tree), own.accepted)
+                told[name].append((row, own))
+        for name, pairs in told.items():
+            self.members[name].observe([row for row, _ in pairs], [own for _, own in pairs])
+
+    def drop(self, request_ids: Iterable[str]) -> None:
+        ids = list(request_ids)
+        for request_id in ids:
+            self._made.pop(request_id, None)
+        for member in self.members.values():
+            member.drop(ids)
+
+    def memory_bytes(self) -> int:
+        """0: what the members hold is told by themselves."""
+        return 0
+
+    def _ask(self, name: str, rows: Sequence[ProposalRow]) -> list[Draft]:
+        needs = self.members[name].needs
+        return self.members[name].propose([self._row(row, needs) for row in rows])
+
+    def _row(self, row: ProposalRow, needs: Needs) -> ProposalRow:
+        """The row as a member would have been given it."""
+        trees = row.max_nodes > row.max_depth
+        nodes = row.max_depth * needs.branching if trees else row.max_depth
+        hidden = row.hidden
+        if hidden is not None:
+            layers = [self.needs.hidden_layers.index(layer) for layer in needs.hidden_layers]
+            hidden = hidden[-needs.hidden_window :, layers] if layers else None
+        return replace(row, max_nodes=min(nodes, row.max_nodes), hidden=hidden, want_probs=False)
+
+    def _merge(self, row: ProposalRow, drafts: Mapping[str, Draft]) -> Draft:
+        if not drafts:
+            return EMPTY_DRAFT
+        parts = [Part(name, draft, self._expected(name, draft)) for name, draft in drafts.items()]
+        return merge(parts, row.max_nodes) if row.max_nodes > row.max_depth else best_of(parts)
+
+    def _expected(self, name: str, draft: Draft) -> list[float]:
+        return self._survival.setdefault((name, draft.grade), Survival()).estimate(draft.depth)
+
+    def _learn(self, source: Source, depth: int, accepted: int) -> None:
+        if depth:
+            self._survival.setdefault(source, Survival()).add(depth, min(accepted, depth))
+
+
+_NOTHING = _Made({}, EMPTY_DRAFT)
+
+
+def _needs(needs: Sequence[Needs]) -> Needs:
+    """Of all members together, with room for the widest draft and one more path beside it."""
+    return Needs(
+        hidden_layers=tuple(sorted({layer for need in needs for layer in need.hidden_layers})),
+        hidden_window=max(need.hidden_window for need in needs),
+        branching=max(need.branching for need in needs) + 1,
+    )
+
+
+def _own_verdict(draft: Draft, verdict: Verdict) -> Verdict:
+    """The verdict on the tree as one on a member's draft: the candidates that it had right, and one more token."""
+    path = walk(draft, verdict.tokens[: verdict.accepted])
+    return Verdict(path, verdict.tokens[: len(path) + 1], bonus=bool(path) and not draft.children(path[-1]))
