@@ -13,6 +13,9 @@ from gamaneh.proposers.chain import Chain, DraftSampling, choose
 from gamaneh.proposers.static_tree import Place, static_tree, widths
 from gamaneh.proposers.vocabulary import DraftVocabulary
 
+TREE_BRANCHING = 3
+"""Candidates per level of a tree, on average: four levels and the last token fill a tile of 16 rows nearly."""
+
 
 class ParallelHeadsProposer:
     """Drafts the heads' best guess for each position as a chain, or several for each as a tree.

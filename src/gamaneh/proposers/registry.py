@@ -7,12 +7,18 @@ from dataclasses import dataclass
 
 from gamaneh.core import AUTO, PLAIN, Proposer
 from gamaneh.errors import InvalidOption
+from gamaneh.heads.artifact import Artifact
+from gamaneh.heads.medusa import load_medusa
+from gamaneh.heads.mtp import load_chained, load_parallel
+from gamaneh.heads.parallel import ParallelHeads
 from gamaneh.kv.manager import KVManager
 from gamaneh.models.loading import LoadedModel
 from gamaneh.models.runner import DecoderRunner
 from gamaneh.options import SpeculationOptions
 from gamaneh.proposers.draft_model import DraftModelProposer
 from gamaneh.proposers.lookup import LookupProposer
+from gamaneh.proposers.medusa import TREE_BRANCHING, ParallelHeadsProposer
+from gamaneh.proposers.mtp import ChainedHeadsProposer
 from gamaneh.proposers.plugins import load_plugin, plugin_names
 from gamaneh.proposers.portfolio import PortfolioProposer
 from gamaneh.proposers.suffix.build import build_suffix
@@ -35,11 +41,13 @@ class Ingredients:
         target: the model whose output is wanted; its cache may be read, and written where a draft's
             rows are reserved, but nothing may be reserved or committed.
         draft_model: None when none was given.
+        heads: those that were given, at most one of each kind, all of them for this target.
     """
 
     options: SpeculationOptions
     target: ReadyModel
     draft_model: ReadyModel | None = None
+    heads: tuple[Artifact, ...] = ()
 
     @property
     def vocab_size(self) -> int:
@@ -50,6 +58,22 @@ class Ingredients:
     def special_ids(self) -> frozenset[int]:
         """The target's tokens that are never text."""
         return self.target.loaded.tokenizer.special_ids
+
+    def has_heads(self, kind: str) -> bool:
+        """Whether heads of this kind were given."""
+        return any(artifact.kind == kind for artifact in self.heads)
+
+    def heads_of(self, kind: str) -> Artifact:
+        """The heads of one kind.
+
+        Raises:
+            InvalidOption: there are none.
+        """
+        found = [artifact for artifact in self.heads if artifact.kind == kind]
+        if not found:
+            given = ", ".join(artifact.kind for artifact in self.heads) or None
+            raise InvalidOption("heads", f"must be given for the proposer {kind}, of this kind", given)
+        return found[0]
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,10 +111,42 @@ def _suffix(parts: Ingredients) -> Proposer:
     return build_suffix(parts.options, parts.target.loaded.tokenizer, parts.vocab_size, parts.special_ids)
 
 
+def _medusa(parts: Ingredients) -> Proposer:
+    artifact = parts.heads_of("medusa")
+    return _parallel_heads(parts, load_medusa(artifact, parts.target.loaded), artifact)
+
+
+def _mtp(parts: Ingredients) -> Proposer:
+    artifact = parts.heads_of("mtp")
+    if artifact.shape.get("form") == "parallel":
+        return _parallel_heads(parts, load_parallel(artifact, parts.target.loaded), artifact)
+    return ChainedHeadsProposer(
+        load_chained(artifact, parts.target.loaded),
+        parts.target.loaded.decoder.ropes[0],
+        vocab_size=parts.vocab_size,
+        num_blocks=parts.target.kv.pool.num_blocks,
+        block_size=parts.target.kv.pool.block_size,
+        sampling=parts.options.draft_sampling,
+        min_confidence=parts.options.min_confidence,
+    )
+
+
+def _parallel_heads(parts: Ingredients, heads: ParallelHeads, artifact: Artifact) -> Proposer:
+    return ParallelHeadsProposer(
+        heads,
+        vocab_size=parts.vocab_size,
+        shares=artifact.quality.get("ranks", ()),
+        branching=TREE_BRANCHING,
+        sampling=parts.options.draft_sampling,
+    )
+
+
 REGISTRY: Mapping[str, Recipe] = {
     "lookup": Recipe(_lookup, lambda parts: True),
     "suffix": Recipe(_suffix, lambda parts: True),
     "draft_model": Recipe(_draft_model, lambda parts: parts.draft_model is not None),
+    "medusa": Recipe(_medusa, lambda parts: parts.has_heads("medusa")),
+    "mtp": Recipe(_mtp, lambda parts: parts.has_heads("mtp")),
 }
 
 
