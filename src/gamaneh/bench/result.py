@@ -82,8 +82,8 @@ class Speculation:
     """
 
     source: Literal["requests", "server"]
-    drafts: int
-    drafted: int
+    drafts: int | None
+    drafted: int | None
     accepted: int
     acceptance_rate: float | None
     accepted_per_draft: float | None
@@ -322,13 +322,13 @@ class Memory:
         peak_resident: largest resident size of the process that ran the models; in one process both
             sides share it.
         peak_device: largest amount of accelerator memory; None without one.
-        target_weights, target_kv: of the target.
+        target: weights and caches of the target; target_kv: the caches alone.
         proposers: weights and caches of each proposer.
     """
 
     peak_resident: int | None
     peak_device: int | None
-    target_weights: int | None
+    target: int | None
     target_kv: int | None
     proposers: dict[str, int]
 
