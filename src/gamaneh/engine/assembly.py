@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict
 
 import psutil
@@ -11,6 +12,7 @@ from gamaneh.core import PLAIN
 from gamaneh.engine.calibration import WORTH_KEEPING, Progress, calibrate, costs_file
 from gamaneh.engine.engine import Engine
 from gamaneh.errors import InvalidOption, TokenizerMismatch
+from gamaneh.heads.locate import HeadsSource, open_heads
 from gamaneh.kv.cache import KVCache, bytes_per_block
 from gamaneh.kv.manager import KVManager
 from gamaneh.kv.pool import BlockPool
@@ -33,10 +35,12 @@ def build_engine(
     speculation: SpeculationOptions,
     options: EngineOptions,
     measuring: Progress = lambda done, total: None,
+    heads: Sequence[HeadsSource] = (),
 ) -> Engine:
     """An engine for these models.
 
     Args:
+        heads: networks on top of the target, at most one set of each kind.
         measuring: called with the number of timed forwards and their total, where costs are measured.
 
     Raises:
@@ -49,6 +53,7 @@ def build_engine(
         options=speculation,
         target=ready,
         draft_model=None if draft is None else _draft_model(target, draft, options),
+        heads=open_heads(heads, target),
     )
     engine = Engine(
         ready.runner,

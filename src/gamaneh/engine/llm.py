@@ -8,10 +8,12 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from gamaneh.core import PLAIN, FinishReason, Origin, StepOutput, StepReport, TokenLogprob
+from gamaneh.core import AUTO, PLAIN, FinishReason, Origin, StepOutput, StepReport, TokenLogprob
 from gamaneh.engine.assembly import build_engine, check_devices
 from gamaneh.engine.engine import Engine
 from gamaneh.errors import InvalidRequest
+from gamaneh.heads.artifact import Artifact
+from gamaneh.heads.locate import HeadsSource, read_heads
 from gamaneh.models.loading import LoadedModel, load
 from gamaneh.models.tokenizer import Tokenizer
 from gamaneh.options import EngineOptions, SamplingParams, SpeculationOptions
@@ -66,7 +68,9 @@ class LLM:
     Args:
         model: folder, hub id, `.gguf` file or catalogue name; or a model that is loaded already.
         draft_model: the same, for the proposer `draft_model`.
-        speculation: how to speculate; by default with the draft model if there is one, else not.
+        heads: folders of trained heads, or names of heads that come with the package; each is a proposer named after
+            its kind.
+        speculation: how to speculate; by default with the draft model or the heads, if there are any, else not.
         options: limits of the engine.
         dtype, device: of the target; the draft model has the same dtype.
         draft_device: device of the draft model; None for the target's.
@@ -82,6 +86,7 @@ class LLM:
         model: Model,
         *,
         draft_model: Model | None = None,
+        heads: Sequence[HeadsSource] = (),
         speculation: SpeculationOptions | None = None,
         options: EngineOptions | None = None,
         dtype: str = "auto",
@@ -93,11 +98,10 @@ class LLM:
         self.loaded = _loaded(model, dtype, device, progress)
         draft_device = draft_device or str(self.loaded.device)
         self.draft = None if draft_model is None else _loaded(draft_model, dtype, draft_device, progress)
-        if speculation is None:
-            speculation = SpeculationOptions(proposer=PLAIN if self.draft is None else "draft_model")
-        self.speculation = speculation
+        self.heads = tuple(map(read_heads, heads))
+        self.speculation = speculation or SpeculationOptions(proposer=_usual_proposer(self.draft, self.heads))
         self.options = options or EngineOptions()
-        self.engine: Engine = build_engine(self.loaded, self.draft, self.speculation, self.options)
+        self.engine: Engine = build_engine(self.loaded, self.draft, self.speculation, self.options, heads=self.heads)
         self._reports: dict[str, list[StepReport]] = defaultdict(list)
         self.engine.observers.append(_collector(self._reports))
 
@@ -107,7 +111,7 @@ class LLM:
 
     def with_speculation(self, speculation: SpeculationOptions) -> LLM:
         """Another engine over the same weights."""
-        return LLM(self.loaded, draft_model=self.draft, speculation=speculation, options=self.options)
+        return LLM(self.loaded, draft_model=self.draft, heads=self.heads, speculation=speculation, options=self.options)
 
     def generate(
         self,
@@ -208,6 +212,12 @@ class LLM:
 
 def _loaded(model: Model, dtype: str, device: str, progress: Callable[[int, int], None] | None) -> LoadedModel:
     return model if isinstance(model, LoadedModel) else load(model, dtype=dtype, device=device, progress=progress)
+
+
+def _usual_proposer(draft: LoadedModel | None, heads: Sequence[Artifact]) -> str:
+    """The only proposer that was given, whichever pays of several, none where there is none."""
+    given = [*([] if draft is None else ["draft_model"]), *(artifact.kind for artifact in heads)]
+    return AUTO if len(given) > 1 else next(iter(given), PLAIN)
 
 
 def _collector(reports: dict[str, list[StepReport]]) -> Callable[[StepReport], None]:

@@ -1,0 +1,61 @@
+"""Where heads lie, a folder or the package itself, and how they are opened for a target."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from gamaneh.errors import InvalidOption, ModelError
+from gamaneh.heads.artifact import Artifact, check_target, load_artifact
+from gamaneh.models.loading import LoadedModel
+
+HeadsSource = str | Path | Artifact
+"""A folder of heads, the name of heads that come with the package, or heads that are loaded already."""
+
+SHIPPED = Path(__file__).parent / "shipped"
+"""Heads that come with the package, in `TARGET/KIND` below it."""
+
+
+def locate_heads(name: str | Path) -> Path:
+    """The folder of heads: a path, or a name such as `smollm2-135m-instruct/eagle`.
+
+    Raises:
+        ModelError: there are none.
+    """
+    path = Path(name).expanduser()
+    if path.is_dir():
+        return path
+    if str(name) in shipped_heads():
+        return SHIPPED / name
+    known = ", ".join(shipped_heads()) or "none do"
+    raise ModelError(f"heads must be a folder or come with the package ({known}), got {str(name)!r}")
+
+
+def shipped_heads() -> list[str]:
+    """Names of the heads that come with the package."""
+    return sorted(config.parent.relative_to(SHIPPED).as_posix() for config in SHIPPED.glob("*/*/config.json"))
+
+
+def read_heads(source: HeadsSource) -> Artifact:
+    """Heads, wherever they lie.
+
+    Raises:
+        ModelError: they cannot be found, read or used.
+    """
+    return source if isinstance(source, Artifact) else load_artifact(locate_heads(source))
+
+
+def open_heads(sources: Sequence[HeadsSource], loaded: LoadedModel) -> tuple[Artifact, ...]:
+    """Heads for this target, at most one of each kind.
+
+    Raises:
+        ModelError: some cannot be found, read or used, or belong to another target.
+        InvalidOption: two are of one kind.
+    """
+    opened = tuple(map(read_heads, sources))
+    kinds = [artifact.kind for artifact in opened]
+    for at, artifact in enumerate(opened):
+        check_target(artifact, loaded)
+        if artifact.kind in kinds[:at]:
+            raise InvalidOption("heads", "must be of different kinds", ", ".join(kinds))
+    return opened
