@@ -54,6 +54,9 @@ def test_every_sampling_option_reaches_the_parameters() -> None:
         (ProposerChoice(lookup=True), "lookup"),
         (ProposerChoice(plain=True), "none"),
         (ProposerChoice(draft_model="small"), "draft_model"),
+        (ProposerChoice(proposer="suffix"), "suffix"),
+        (ProposerChoice(proposer="auto", draft_model="small"), "auto"),
+        (ProposerChoice(proposer="offered-by-a-plug-in", draft_model="small"), "offered-by-a-plug-in"),
     ],
 )
 def test_one_option_chooses_the_proposer(choice: ProposerChoice, proposer: str) -> None:
@@ -88,6 +91,22 @@ def test_lookup_options_reach_the_speculation() -> None:
     assert ProposerChoice(max_ngram=5, min_ngram=3).speculation() == SpeculationOptions(
         proposer="lookup", max_ngram=5, min_ngram=3
     )
+
+
+def test_suffix_options_reach_the_speculation() -> None:
+    choice = ProposerChoice(
+        proposer="suffix", suffix_depth=9, suffix_share=0.5, suffix_tokens=800, suffix_store="answers"
+    )
+
+    assert choice.speculation() == SpeculationOptions(
+        proposer="suffix", suffix_depth=9, suffix_share=0.5, suffix_tokens=800, suffix_store="answers"
+    )
+
+
+def test_options_of_every_proposer_go_with_auto() -> None:
+    choice = ProposerChoice(proposer="auto", draft_model="small", merge=True, min_confidence=0.5, max_ngram=5)
+
+    assert choice.speculation() == SpeculationOptions(proposer="auto", merge=True, min_confidence=0.5, max_ngram=5)
 
 
 def test_model_options_reach_the_engine() -> None:

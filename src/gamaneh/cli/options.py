@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
+from gamaneh.core import AUTO, PLAIN
 from gamaneh.errors import InvalidOption
 from gamaneh.options import RULE_NAMES, EngineOptions, SamplingParams, SpeculationOptions
 
@@ -63,20 +64,30 @@ class ModelChoice:
 
 
 _PROPOSERS: Mapping[str, str] = {"draft_model": "draft_model", "lookup": "lookup", "plain": "none"}
-"""Option that chooses a proposer -> its name in the registry. Without one of them, `lookup`."""
+"""Option that chooses a proposer -> its name. Without one of them or `--proposer`, `lookup`."""
 
-_BELONGS_TO: Mapping[str, Sequence[str]] = {
-    "draft_device": ("draft_model",),
-    "draft_sampling": ("draft_model",),
-    "min_confidence": ("draft_model",),
-    "max_ngram": ("lookup",),
-    "min_ngram": ("lookup",),
-    "draft_length": ("draft_model", "lookup"),
-    "max_draft_length": ("draft_model", "lookup"),
-    "rule": ("draft_model", "lookup"),
-    "epsilon": ("draft_model", "lookup"),
-    "delta": ("draft_model", "lookup"),
+_ALL_OF_THEM = ("auto", "portfolio")
+"""Names that ask for every proposer that there is."""
+
+_WITHOUT_MODEL = ("lookup", "suffix")
+"""Proposers that are always there, and use no draft model."""
+
+_BELONGS_TO: Mapping[str, str] = {
+    "draft_device": "draft_model",
+    "draft_sampling": "draft_model",
+    "min_confidence": "draft_model",
+    "max_ngram": "lookup",
+    "min_ngram": "lookup",
+    "suffix_depth": "suffix",
+    "suffix_share": "suffix",
+    "suffix_tokens": "suffix",
+    "suffix_store": "suffix",
+    "merge": "auto",
 }
+"""Options of one proposer."""
+
+_FOR_ALL = ("draft_length", "max_draft_length", "rule", "epsilon", "delta")
+"""Options of whatever guesses."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,9 +101,24 @@ class ProposerChoice:
     draft_model: Annotated[
         str | None, typer.Option(help="Guess with this model; it must have the target's tokenizer.")
     ] = None
+    heads: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--heads",
+            metavar="PATH",
+            help="Guess with trained heads: a folder, or a name of heads that come along; may be repeated.",
+        ),
+    ] = None
     lookup: Annotated[
         bool, typer.Option("--lookup", help="Guess by looking back in prompt and output; the default.")
     ] = False
+    proposer: Annotated[
+        str | None,
+        typer.Option(
+            help="Guess by name: suffix, auto (whichever pays), portfolio (all, merged), or that of a plug-in.",
+            show_default="none",
+        ),
+    ] = None
     plain: Annotated[bool, typer.Option("--plain", help="Do not guess.")] = False
     draft_device: Annotated[str | None, typer.Option(help="Device of the draft model.", show_default="--device")] = None
     draft_length: Annotated[
@@ -118,23 +144,34 @@ class ProposerChoice:
     min_ngram: Annotated[
         int | None, option_for(SpeculationOptions, "min_ngram", "Shortest text that lookup matches.")
     ] = None
+    suffix_depth: Annotated[
+        int | None, option_for(SpeculationOptions, "suffix_depth", "Longest text that suffix matches.")
+    ] = None
+    suffix_share: Annotated[
+        float | None,
+        option_for(SpeculationOptions, "suffix_share", "A draft of suffix ends where it is less frequent than this."),
+    ] = None
+    suffix_tokens: Annotated[
+        int | None, option_for(SpeculationOptions, "suffix_tokens", "Tokens of earlier answers that suffix keeps.")
+    ] = None
+    suffix_store: Annotated[
+        str | None, option_for(SpeculationOptions, "suffix_store", "File that suffix keeps earlier answers in.")
+    ] = None
+    merge: Annotated[
+        bool | None,
+        typer.Option("--merge/--no-merge", help="auto may merge drafts of several proposers.", show_default="off"),
+    ] = None
     epsilon: Annotated[float | None, option_for(SpeculationOptions, "epsilon", "Threshold of the rule typical.")] = None
     delta: Annotated[float | None, option_for(SpeculationOptions, "delta", "Threshold of the rule typical.")] = None
 
     def __post_init__(self) -> None:
-        chosen = [name for name in _PROPOSERS if getattr(self, name)]
-        if len(chosen) > 1:
-            rule = f"cannot be used together with {_flag(chosen[0])}"
-            raise InvalidOption(_flag(chosen[1]), rule, getattr(self, chosen[1]))
+        self._check_choice()
         for name, value in _given(self, _BELONGS_TO).items():
-            if self._chosen not in _BELONGS_TO[name]:
-                owners = " or ".join(map(_flag, _BELONGS_TO[name]))
-                raise InvalidOption(_flag(name), f"needs {owners}, not {_flag(self._chosen)}", value)
+            if _BELONGS_TO[name] not in self._in_use:
+                raise InvalidOption(_flag(name), f"needs {_asking_for(_BELONGS_TO[name])}, not {self._asked}", value)
+        for name, value in _given(self, _FOR_ALL if self.plain else ()).items():
+            raise InvalidOption(_flag(name), "cannot be used together with --plain", value)
         self.speculation()
-
-    @property
-    def _chosen(self) -> str:
-        return next((name for name in _PROPOSERS if getattr(self, name)), "lookup")
 
     def speculation(self) -> SpeculationOptions:
         """
@@ -142,7 +179,67 @@ class ProposerChoice:
             InvalidOption: a value is out of range.
         """
         names = [field.name for field in fields(SpeculationOptions) if field.name != "proposer"]
-        return SpeculationOptions(proposer=_PROPOSERS[self._chosen], **_given(self, names))
+        return SpeculationOptions(proposer=self._name, **_given(self, names))
+
+    def _check_choice(self) -> None:
+        chosen = self._chosen
+        if len(chosen) > 1 and not _TOGETHER.issuperset(chosen):
+            rule = f"cannot be used together with {_flag(chosen[0])}"
+            raise InvalidOption(_flag(chosen[1]), rule, getattr(self, chosen[1]))
+        for name, value in _given(self, _BELONGS_TO).items():
+            if not set(chosen) & set(_BELONGS_TO[name]):
+                owners = " or ".join(map(_flag, _BELONGS_TO[name]))
+                raise InvalidOption(_flag(name), f"needs {owners}, not {_flag(chosen[0])}", value)
+        self.speculation()
+
+    @property
+    def _chosen(self) -> list[str]:
+        """Options that choose a proposer, at least one."""
+        return [name for name in _PROPOSERS if getattr(self, name)] or ["lookup"]
+
+    def speculation(self) -> SpeculationOptions:
+        """
+        Raises:
+            InvalidOption: a value is out of range.
+        """
+        names = [field.name for field in fields(SpeculationOptions) if field.name != "proposer"]
+        return SpeculationOptions(proposer=self._name, **_given(self, names))
+
+    def _check_choice(self) -> None:
+        chosen = [name for name in _PROPOSERS if getattr(self, name)]
+        if self.proposer is not None:
+            chosen = ["proposer", *(name for name in chosen if name != "draft_model")]
+        if len(chosen) > 1:
+            rule = f"cannot be used together with {_flag(chosen[0])}"
+            raise InvalidOption(_flag(chosen[1]), rule, getattr(self, chosen[1]))
+        if self.proposer in _WITHOUT_MODEL and self.draft_model is not None:
+            raise InvalidOption("--draft-model", f"cannot be used together with {self._asked}", self.draft_model)
+        if self.proposer == _PROPOSERS["plain"]:
+            raise InvalidOption("--proposer", "must name one that guesses; plain decoding is --plain", self.proposer)
+
+    @property
+    def _option(self) -> str:
+        """The option that chooses."""
+        return next((name for name in _PROPOSERS if getattr(self, name)), "lookup")
+
+    @property
+    def _name(self) -> str:
+        return self.proposer or _PROPOSERS[self._option]
+
+    @property
+    def _asked(self) -> str:
+        """The choice as it was made on the command line."""
+        return _flag(self._option) if self.proposer is None else f"--proposer {self.proposer}"
+
+    @property
+    def _in_use(self) -> set[str]:
+        """Proposers that are built whose options can be given."""
+        with_model = {"draft_model"} if self.draft_model else set()
+        return {self._name, *with_model, *(_WITHOUT_MODEL if self._name in _ALL_OF_THEM else ())}
+
+
+def _asking_for(proposer: str) -> str:
+    return _flag(proposer) if proposer in _PROPOSERS else f"--proposer {proposer}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

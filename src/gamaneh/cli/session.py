@@ -41,7 +41,7 @@ def open_llm(model: ModelChoice, proposer: ProposerChoice, *, max_batch: int = 1
 def open_engine(model: ModelChoice, proposer: ProposerChoice, **limits: Any) -> tuple[LoadedModel, Engine]:
     """Load what the options name and build an engine that nothing else listens to.
 
-    It takes whichever proposer pays, unless lookup or plain decoding was asked for.
+    It takes whichever proposer pays, unless one was asked for by its name, or lookup or plain decoding.
 
     Raises:
         GamanehError: an option, a file or a model is wrong.
@@ -52,7 +52,7 @@ def open_engine(model: ModelChoice, proposer: ProposerChoice, **limits: Any) -> 
     draft_device = proposer.draft_device or str(target.device)
     draft = None if proposer.draft_model is None else _loaded(proposer.draft_model, model.dtype, draft_device)
     speculation = proposer.speculation()
-    if not (proposer.lookup or proposer.plain):
+    if not (proposer.lookup or proposer.plain or proposer.proposer):
         speculation = replace(speculation, proposer=AUTO)
     with count_bar("measuring costs") as tick:
         return target, build_engine(target, draft, speculation, options, tick)
