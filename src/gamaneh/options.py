@@ -10,6 +10,7 @@ from typing import Any, Literal, TypeVar
 from gamaneh.errors import GamanehError, InvalidOption, InvalidRequest
 
 RuleName = Literal["auto", "match", "rejection", "block", "typical"]
+BRIDGES = ("auto", "text", "vocabulary")
 RULE_NAMES: tuple[RuleName, ...] = ("auto", "match", "rejection", "block", "typical")
 
 _T = TypeVar("_T")
@@ -156,6 +157,9 @@ class SpeculationOptions:
         draft_sampling: `request` samples the draft model as the request samples the target;
             `greedy` always takes its most likely token.
         min_confidence: the draft model stops when its own probability falls below this.
+        draft_branching: candidates on each level of the draft model's drafts, where the rule takes trees.
+        bridge: how a draft model with another tokenizer is understood: `text` reads again what it writes,
+            `vocabulary` lets it say only tokens that both have, `auto` chooses.
         max_ngram, min_ngram: longest and shortest suffix that prompt lookup looks for.
         suffix_depth: longest ending that the proposer `suffix` looks for.
         suffix_share: its drafts end where their continuations are less frequent, all together, than this share.
@@ -171,6 +175,8 @@ class SpeculationOptions:
     rule: RuleName = "auto"
     draft_sampling: Literal["request", "greedy"] = "request"
     min_confidence: float = 0.3
+    draft_branching: int = 1
+    bridge: Literal["auto", "text", "vocabulary"] = "auto"
     max_ngram: int = 8
     min_ngram: int = 2
     suffix_depth: int = 32
@@ -200,6 +206,8 @@ _SPECULATION_CHECKS: Mapping[str, _Check] = {
     "rule": (f"must be one of {', '.join(RULE_NAMES)}", lambda value: value in RULE_NAMES),
     "draft_sampling": ("must be request or greedy", lambda value: value in ("request", "greedy")),
     "min_confidence": _number(0.0, 1.0),
+    "draft_branching": _whole(1, 16),
+    "bridge": (f"must be one of {', '.join(BRIDGES)}", lambda value: value in BRIDGES),
     "max_ngram": _whole(1, 64),
     "min_ngram": _whole(1, 64),
     "suffix_depth": _whole(2, 256),
