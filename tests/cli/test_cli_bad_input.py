@@ -17,7 +17,6 @@ def run(*arguments: str, stdin: bytes | None = None) -> Result:
     [
         (["--plain", "--draft-model", "d"], "--plain cannot be used together with --draft-model, got True"),
         (["--lookup", "--plain"], "--plain cannot be used together with --lookup, got True"),
-        (["--lookup", "--draft-model", "d"], "--lookup cannot be used together with --draft-model, got True"),
         (["--draft-device", "cpu"], "--draft-device needs --draft-model, not --lookup, got 'cpu'"),
         (["--plain", "-k", "4"], "--draft-length cannot be used together with --plain, got 4"),
         (["--plain", "--rule", "match"], "--rule cannot be used together with --plain, got 'match'"),

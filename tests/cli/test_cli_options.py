@@ -54,6 +54,8 @@ def test_every_sampling_option_reaches_the_parameters() -> None:
         (ProposerChoice(lookup=True), "lookup"),
         (ProposerChoice(plain=True), "none"),
         (ProposerChoice(draft_model="small"), "draft_model"),
+        (ProposerChoice(heads=["some/eagle"]), "auto"),
+        (ProposerChoice(draft_model="small", lookup=True), "auto"),
         (ProposerChoice(proposer="suffix"), "suffix"),
         (ProposerChoice(proposer="auto", draft_model="small"), "auto"),
         (ProposerChoice(proposer="offered-by-a-plug-in", draft_model="small"), "offered-by-a-plug-in"),

@@ -8,9 +8,8 @@ from typing import Annotated, Any
 
 import typer
 
-from gamaneh.core import AUTO, PLAIN
 from gamaneh.errors import InvalidOption
-from gamaneh.options import RULE_NAMES, EngineOptions, SamplingParams, SpeculationOptions
+from gamaneh.options import BRIDGES, RULE_NAMES, EngineOptions, SamplingParams, SpeculationOptions
 
 Encode = Callable[[str], Sequence[int]]
 """Text to token ids, without special tokens."""
@@ -63,8 +62,11 @@ class ModelChoice:
         return EngineOptions(**_given(self, ("invariant", "max_context")), **more)
 
 
-_PROPOSERS: Mapping[str, str] = {"draft_model": "draft_model", "lookup": "lookup", "plain": "none"}
+_PROPOSERS: Mapping[str, str] = {"draft_model": "draft_model", "heads": "auto", "lookup": "lookup", "plain": "none"}
 """Option that chooses a proposer -> its name. Without one of them or `--proposer`, `lookup`."""
+
+_TOGETHER = frozenset({"draft_model", "heads", "lookup"})
+"""Of several of these, whichever pays is taken."""
 
 _ALL_OF_THEM = ("auto", "portfolio")
 """Names that ask for every proposer that there is."""
@@ -183,53 +185,30 @@ class ProposerChoice:
 
     def _check_choice(self) -> None:
         chosen = self._chosen
+        if self.proposer is not None:
+            chosen = ["proposer", *(name for name in ("lookup", "plain") if getattr(self, name))]
         if len(chosen) > 1 and not _TOGETHER.issuperset(chosen):
             rule = f"cannot be used together with {_flag(chosen[0])}"
             raise InvalidOption(_flag(chosen[1]), rule, getattr(self, chosen[1]))
-        for name, value in _given(self, _BELONGS_TO).items():
-            if not set(chosen) & set(_BELONGS_TO[name]):
-                owners = " or ".join(map(_flag, _BELONGS_TO[name]))
-                raise InvalidOption(_flag(name), f"needs {owners}, not {_flag(chosen[0])}", value)
-        self.speculation()
+        if self.proposer in _WITHOUT_MODEL:
+            for name, value in _given(self, ("draft_model", "heads")).items():
+                raise InvalidOption(_flag(name), f"cannot be used together with {self._asked}", value)
+        if self.proposer == _PROPOSERS["plain"]:
+            raise InvalidOption("--proposer", "must name one that guesses; plain decoding is --plain", self.proposer)
 
     @property
     def _chosen(self) -> list[str]:
         """Options that choose a proposer, at least one."""
         return [name for name in _PROPOSERS if getattr(self, name)] or ["lookup"]
 
-    def speculation(self) -> SpeculationOptions:
-        """
-        Raises:
-            InvalidOption: a value is out of range.
-        """
-        names = [field.name for field in fields(SpeculationOptions) if field.name != "proposer"]
-        return SpeculationOptions(proposer=self._name, **_given(self, names))
-
-    def _check_choice(self) -> None:
-        chosen = [name for name in _PROPOSERS if getattr(self, name)]
-        if self.proposer is not None:
-            chosen = ["proposer", *(name for name in chosen if name != "draft_model")]
-        if len(chosen) > 1:
-            rule = f"cannot be used together with {_flag(chosen[0])}"
-            raise InvalidOption(_flag(chosen[1]), rule, getattr(self, chosen[1]))
-        if self.proposer in _WITHOUT_MODEL and self.draft_model is not None:
-            raise InvalidOption("--draft-model", f"cannot be used together with {self._asked}", self.draft_model)
-        if self.proposer == _PROPOSERS["plain"]:
-            raise InvalidOption("--proposer", "must name one that guesses; plain decoding is --plain", self.proposer)
-
-    @property
-    def _option(self) -> str:
-        """The option that chooses."""
-        return next((name for name in _PROPOSERS if getattr(self, name)), "lookup")
-
     @property
     def _name(self) -> str:
-        return self.proposer or _PROPOSERS[self._option]
+        return self.proposer or ("auto" if len(self._chosen) > 1 else _PROPOSERS[self._chosen[0]])
 
     @property
     def _asked(self) -> str:
         """The choice as it was made on the command line."""
-        return _flag(self._option) if self.proposer is None else f"--proposer {self.proposer}"
+        return _flag(self._chosen[0]) if self.proposer is None else f"--proposer {self.proposer}"
 
     @property
     def _in_use(self) -> set[str]:
