@@ -130,7 +130,7 @@ def _checked(values: Mapping[str, Any], known: set[str]) -> dict[str, Any]:
     return {name: _listed(value) if name in _LISTS else value for name, value in values.items()}
 
 
-_LISTS = frozenset({"api_key"})
+_LISTS = frozenset({"api_key", "heads"})
 """Options that may be given several times."""
 
 
@@ -161,8 +161,8 @@ def serve_model(
 
     keys = KeyRing.from_environment(options.api_key)
     bound = bind(options.host, options.port)
-    loaded, engine = open_engine(model, proposer, **limits.given())
     configure(options.log_level)
+    loaded, engine = open_engine(model, proposer, **limits.given())
     service = Service(AsyncEngine(engine), loaded.tokenizer, model.model, options, keys)
     service.metrics.set_build(
         version=__version__,

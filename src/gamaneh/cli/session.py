@@ -12,6 +12,7 @@ from gamaneh.core import AUTO
 from gamaneh.engine.assembly import build_engine, check_devices
 from gamaneh.engine.engine import Engine
 from gamaneh.engine.llm import LLM
+from gamaneh.heads.locate import read_heads
 from gamaneh.models.catalogue import names
 from gamaneh.models.loading import LoadedModel, load
 
@@ -25,10 +26,14 @@ def open_llm(model: ModelChoice, proposer: ProposerChoice, *, max_batch: int = 1
     speculation, options = proposer.speculation(), model.engine(max_batch=max_batch)
     target = file_or_name(model.model)
     draft = None if proposer.draft_model is None else file_or_name(proposer.draft_model)
+    heads = [read_heads(name) for name in proposer.heads or ()]
+    if len(heads) == 1 and draft is None and proposer.proposer is None:
+        speculation = replace(speculation, proposer=heads[0].kind)
     with count_bar(f"loading {model.model}") as tick:
         return LLM(
             target,
             draft_model=draft,
+            heads=heads,
             speculation=speculation,
             options=options,
             dtype=model.dtype,
@@ -55,7 +60,7 @@ def open_engine(model: ModelChoice, proposer: ProposerChoice, **limits: Any) -> 
     if not (proposer.lookup or proposer.plain or proposer.proposer):
         speculation = replace(speculation, proposer=AUTO)
     with count_bar("measuring costs") as tick:
-        return target, build_engine(target, draft, speculation, options, tick)
+        return target, build_engine(target, draft, speculation, options, tick, proposer.heads or ())
 
 
 def _loaded(name: str, dtype: str, device: str) -> LoadedModel:
