@@ -78,6 +78,8 @@ _BELONGS_TO: Mapping[str, str] = {
     "draft_device": "draft_model",
     "draft_sampling": "draft_model",
     "min_confidence": "draft_model",
+    "draft_branching": "draft_model",
+    "bridge": "draft_model",
     "max_ngram": "lookup",
     "min_ngram": "lookup",
     "suffix_depth": "suffix",
@@ -101,7 +103,7 @@ class ProposerChoice:
     """
 
     draft_model: Annotated[
-        str | None, typer.Option(help="Guess with this model; it must have the target's tokenizer.")
+        str | None, typer.Option(help="Guess with this model; best if it has the target's tokenizer.")
     ] = None
     heads: Annotated[
         list[str] | None,
@@ -139,6 +141,13 @@ class ProposerChoice:
     ] = None
     min_confidence: Annotated[
         float | None, option_for(SpeculationOptions, "min_confidence", "The draft model stops below this probability.")
+    ] = None
+    draft_branching: Annotated[
+        int | None, option_for(SpeculationOptions, "draft_branching", "The draft model's candidates on each level.")
+    ] = None
+    bridge: Annotated[
+        str | None,
+        option_for(SpeculationOptions, "bridge", f"To a draft model with other tokens: {', '.join(BRIDGES)}."),
     ] = None
     max_ngram: Annotated[
         int | None, option_for(SpeculationOptions, "max_ngram", "Longest text that lookup matches.")
@@ -202,6 +211,11 @@ class ProposerChoice:
         return [name for name in _PROPOSERS if getattr(self, name)] or ["lookup"]
 
     @property
+    def only_heads(self) -> bool:
+        """Nothing but heads was asked for."""
+        return self.proposer is None and self._chosen == ["heads"]
+
+    @property
     def _name(self) -> str:
         return self.proposer or ("auto" if len(self._chosen) > 1 else _PROPOSERS[self._chosen[0]])
 
@@ -213,8 +227,9 @@ class ProposerChoice:
     @property
     def _in_use(self) -> set[str]:
         """Proposers that are built whose options can be given."""
-        with_model = {"draft_model"} if self.draft_model else set()
-        return {self._name, *with_model, *(_WITHOUT_MODEL if self._name in _ALL_OF_THEM else ())}
+        with_model = {"draft_model"} if self.draft_model or self.heads else set()
+        everything = self._name in _ALL_OF_THEM and not self.only_heads
+        return {self._name, *with_model, *(_WITHOUT_MODEL if everything else ())}
 
 
 def _asking_for(proposer: str) -> str:

@@ -27,7 +27,7 @@ def open_llm(model: ModelChoice, proposer: ProposerChoice, *, max_batch: int = 1
     target = file_or_name(model.model)
     draft = None if proposer.draft_model is None else file_or_name(proposer.draft_model)
     heads = [read_heads(name) for name in proposer.heads or ()]
-    if len(heads) == 1 and draft is None and proposer.proposer is None:
+    if proposer.only_heads and len(heads) == 1:
         speculation = replace(speculation, proposer=heads[0].kind)
     with count_bar(f"loading {model.model}") as tick:
         return LLM(
