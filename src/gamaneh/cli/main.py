@@ -7,6 +7,7 @@ import typer
 from gamaneh.cli.compare import compare_modes
 from gamaneh.cli.demo import show_demo
 from gamaneh.cli.generate import generate_text
+from gamaneh.cli.inspect import inspect_heads
 from gamaneh.cli.models import list_models
 from gamaneh.cli.pull import pull_model
 from gamaneh.cli.serve import serve_model
@@ -21,6 +22,7 @@ app = typer.Typer(
 app.command("pull")(pull_model)
 app.command("models")(list_models)
 app.command("generate")(generate_text)
+app.command("inspect")(inspect_heads)
 app.command("serve")(serve_model)
 app.command("compare")(compare_modes)
 app.command("demo")(show_demo)
