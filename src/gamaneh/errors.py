@@ -7,7 +7,7 @@ GamanehError
 ├── ModelError            a model cannot be found, read or used
 │   ├── UnsupportedModel  an architecture, a tensor type or a feature we do not have
 │   ├── CorruptModel      truncated, wrong hash, missing tensors, NaN weights
-│   └── TokenizerMismatch draft and target do not speak the same tokens
+│   └── TokenizerMismatch no text leads from the target's tokens to the draft model's
 ├── OutOfMemory           the KV cache or the machine cannot hold what was asked for
 └── EngineStopped         the engine takes no requests any more, or ended one before its time
 """
@@ -52,7 +52,7 @@ class CorruptModel(ModelError):
 
 
 class TokenizerMismatch(ModelError):
-    """Draft and target do not share a tokenizer."""
+    """Draft and target have different tokenizers, and no text leads from one to the other."""
 
 
 class OutOfMemory(GamanehError):

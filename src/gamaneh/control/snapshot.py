@@ -60,6 +60,7 @@ class ProposerSnapshot:
         failures: by fault.
         draft_seconds: median seconds by draft length.
         memory_bytes: weights and caches.
+        about: how it drafts and why so, in words, where there was a choice.
     """
 
     state: State
@@ -70,6 +71,7 @@ class ProposerSnapshot:
     draft_seconds: Mapping[int, float]
     totals: Totals
     memory_bytes: int
+    about: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,15 +103,22 @@ class SpeculationSnapshot:
 
 
 def take_snapshot(
-    controller: Controller, quarantine: Quarantine, totals: Mapping[str, Totals], memory: Mapping[str, int]
+    controller: Controller,
+    quarantine: Quarantine,
+    totals: Mapping[str, Totals],
+    memory: Mapping[str, int],
+    about: Mapping[str, str],
 ) -> SpeculationSnapshot:
     """The state of these parts; to be called between two rounds.
 
     Args:
-        totals, memory: of each proposer, by name.
+        totals, memory, about: of each proposer, by name.
     """
     return SpeculationSnapshot(
-        proposers={name: _proposer(name, controller, quarantine, totals[name], memory[name]) for name in totals},
+        proposers={
+            name: replace(_proposer(name, controller, quarantine, totals[name], memory[name]), about=about[name])
+            for name in totals
+        },
         requests={
             request_id: RequestSnapshot(decision.proposer, decision.depth, decision.reason, decision.code)
             for request_id, decision in controller.decisions.items()

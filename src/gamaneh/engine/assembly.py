@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from dataclasses import asdict
 
@@ -11,7 +12,7 @@ import torch
 from gamaneh.core import PLAIN
 from gamaneh.engine.calibration import WORTH_KEEPING, Progress, calibrate, costs_file
 from gamaneh.engine.engine import Engine
-from gamaneh.errors import InvalidOption, TokenizerMismatch
+from gamaneh.errors import InvalidOption
 from gamaneh.heads.locate import HeadsSource, open_heads
 from gamaneh.kv.cache import KVCache, bytes_per_block
 from gamaneh.kv.manager import KVManager
@@ -20,9 +21,10 @@ from gamaneh.models.config import DecoderConfig
 from gamaneh.models.fetch import cache_folder
 from gamaneh.models.loading import LoadedModel
 from gamaneh.models.runner import DecoderRunner
-from gamaneh.models.tokenizer import tokenizer_difference
 from gamaneh.options import EngineOptions, SpeculationOptions
 from gamaneh.proposers.registry import Ingredients, ReadyModel, build_proposers
+
+LOGGER = logging.getLogger(__name__)
 
 DEFAULT_TOKENS_PER_REQUEST = 2048
 MEMORY_SHARE = 0.3
@@ -44,7 +46,7 @@ def build_engine(
         measuring: called with the number of timed forwards and their total, where costs are measured.
 
     Raises:
-        TokenizerMismatch: draft and target differ in a token, which is named.
+        TokenizerMismatch: draft and target have different tokenizers, and no text leads from one to the other.
         InvalidOption: the options do not fit the models.
     """
     invariant = default_invariant(target) if options.invariant is None else options.invariant
@@ -52,7 +54,7 @@ def build_engine(
     parts = Ingredients(
         options=speculation,
         target=ready,
-        draft_model=None if draft is None else _draft_model(target, draft, options),
+        draft_model=None if draft is None else _ready(draft, options, invariant=False, prefix_cache=False),
         heads=open_heads(heads, target),
     )
     engine = Engine(
@@ -63,6 +65,9 @@ def build_engine(
         speculation=speculation,
         options=options,
     )
+    for name, proposer in engine.proposers.items():
+        if proposer.needs.about:
+            LOGGER.info("%s: %s", name, proposer.needs.about)
     if speculation.proposer != PLAIN and speculation.draft_length is None:
         _calibrate(engine, target, draft, parts, measuring)
     return engine
@@ -96,15 +101,6 @@ def automatic_blocks(config: DecoderConfig, options: EngineOptions, dtype: torch
     size = bytes_per_block(config.num_layers, options.block_size, config.num_kv_heads, config.head_dim, dtype)
     affordable = int(psutil.virtual_memory().available * MEMORY_SHARE) // size
     return max(min(-(-tokens // options.block_size), affordable), 1)
-
-
-def _draft_model(target: LoadedModel, draft: LoadedModel, options: EngineOptions) -> ReadyModel:
-    difference = tokenizer_difference(target.tokenizer, draft.tokenizer)
-    if difference is not None:
-        raise TokenizerMismatch(
-            f"the tokenizers of target {target.name} and draft model {draft.name} must be the same: {difference}"
-        )
-    return _ready(draft, options, invariant=False, prefix_cache=False)
 
 
 def _calibrate(

@@ -78,7 +78,8 @@ class Steering:
     def snapshot(self) -> SpeculationSnapshot:
         """What is going on, in words and numbers; to be taken between two steps."""
         memory = {name: proposer.memory_bytes() for name, proposer in self.drafting.proposers.items()}
-        return take_snapshot(self.controller, self.quarantine, self._totals, memory)
+        about = {name: needs.about for name, needs in self._needs.items()}
+        return take_snapshot(self.controller, self.quarantine, self._totals, memory, about)
 
     def finished(self, sequence: SequenceState) -> None:
         """Forget a request, and remember how long its output was."""

@@ -15,6 +15,7 @@ from gamaneh.kv.manager import KVManager
 from gamaneh.models.loading import LoadedModel
 from gamaneh.models.runner import DecoderRunner
 from gamaneh.options import SpeculationOptions
+from gamaneh.proposers.cross.choice import choose_bridge
 from gamaneh.proposers.draft_model import DraftModelProposer
 from gamaneh.proposers.lookup import LookupProposer
 from gamaneh.proposers.medusa import TREE_BRANCHING, ParallelHeadsProposer
@@ -104,6 +105,8 @@ def _draft_model(parts: Ingredients) -> Proposer:
         vocab_size=parts.vocab_size,
         sampling=parts.options.draft_sampling,
         min_confidence=parts.options.min_confidence,
+        branching=parts.options.draft_branching,
+        bridge=choose_bridge(parts.target.loaded, parts.draft_model.loaded, parts.options, parts.vocab_size),
     )
 
 

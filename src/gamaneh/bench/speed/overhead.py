@@ -137,6 +137,6 @@ class _Watch:
 def _watched_draft(engine: Engine) -> TimedRunner | None:
     if DraftModelProposer.name not in engine.proposers:
         return None
-    proposer = cast(DraftModelProposer, engine.proposers[DraftModelProposer.name])
-    watched = proposer.runner = TimedRunner(proposer.runner)
+    reader = cast(DraftModelProposer, engine.proposers[DraftModelProposer.name]).reader
+    watched = reader.runner = TimedRunner(reader.runner)
     return watched

@@ -1,0 +1,152 @@
+"""What a draft model has read of each request, and what it has to read yet."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from gamaneh.kv.manager import KVManager
+from gamaneh.models.batch import Feed
+from gamaneh.models.runner import Runner
+
+CHUNK = 256
+"""Tokens that one request feeds in one forward of the draft model while it catches up."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """What the draft model is to know of one request, in its own tokens.
+
+    Args:
+        context: tokens of the request, at least one. Not to be changed.
+        drafted: tokens behind them, one after another; they stay in the cache as a guess.
+        nodes: tokens of a tree behind all these, in node order; they do not stay.
+        parents: parent of each node, `ROOT` for the first ones.
+        logit_rows: how many of the last rows need logits.
+        keep_last: the last of `context` and `drafted` stays in the cache; a tree is read together
+            with the token that it grows from, so there it does not.
+        unchanged: first tokens of `context` that are those of the last round; None for all that there were.
+    """
+
+    request_id: str
+    context: Sequence[int]
+    drafted: Sequence[int] = ()
+    nodes: Sequence[int] = ()
+    parents: tuple[int, ...] = ()
+    logit_rows: int = 1
+    keep_last: bool = True
+    unchanged: int | None = None
+
+    @property
+    def length(self) -> int:
+        """Tokens in a row, the tree apart."""
+        return len(self.context) + len(self.drafted)
+
+    def behind(self, start: int) -> list[int]:
+        """The tokens in a row from `start` on."""
+        return [*self.context[start:], *self.drafted[max(start - len(self.context), 0) :]]
+
+
+@dataclass(slots=True)
+class _Cached:
+    """Tokens whose keys and values are in the cache; the first `agreed` are known to be the request's."""
+
+    tokens: list[int]
+    agreed: int
+
+
+class DraftReader:
+    """Runs a draft model over a cache of its own that it keeps in step with the requests.
+
+    The model feeds whatever the cache lacks, `tokens[cached_len:]`: the prompt at first, the last
+    token of a fully accepted draft, or all that was emitted while drafting was off.
+
+    Args:
+        runner: runs the draft model.
+        kv: manages its cache.
+    """
+
+    def __init__(self, runner: Runner, kv: KVManager) -> None:
+        self.runner, self.kv = runner, kv
+        self._cached: dict[str, _Cached] = {}
+
+    def begin(self, reading: Reading) -> None:
+        """Bring the cache back to what it shares with the request's tokens; the last one stays pending."""
+        request_id, context = reading.request_id, reading.context
+        if request_id not in self._cached:
+            self.kv.admit(request_id, context, salt=request_id)
+            self._cached[request_id] = _Cached([], 0)
+        cached = self._cached[request_id]
+        known = cached.agreed if reading.unchanged is None else min(cached.agreed, reading.unchanged)
+        shared = min(_common_prefix(cached.tokens, context, known), len(context) - 1)
+        if shared < len(cached.tokens):
+            shared = self.kv.truncate(request_id, shared)
+            del cached.tokens[shared:]
+        cached.agreed = shared
+
+    def has_room(self, reading: Reading) -> bool:
+        """Whether context and cache of the draft model have room for all of it, which is then reserved."""
+        inside = reading.length + len(reading.nodes) < self.runner.max_context
+        return inside and self._reserve(reading)
+
+    def read(self, readings: Sequence[Reading]) -> list[Tensor]:
+        """Feed what is pending, all requests in one forward; `[logit_rows, vocab]` of each one's last rows.
+
+        Whoever lacks more than `CHUNK` tokens catches up first.
+        """
+        while behind := [reading for reading in readings if self._num_pending(reading) > CHUNK]:
+            self.runner.forward([self._feed(reading, CHUNK, logit_rows=0) for reading in behind])
+            for reading in behind:
+                self._keep(reading, CHUNK)
+        logits = self.runner.forward([self._last_feed(reading) for reading in readings]).logits
+        for reading in readings:
+            self._keep(reading, self._num_pending(reading) - (not reading.keep_last))
+        return logits
+
+    def drop(self, request_ids: Iterable[str]) -> None:
+        """Forget these requests."""
+        for request_id in request_ids:
+            if self._cached.pop(request_id, None) is not None:
+                self.kv.free(request_id)
+
+    def memory_bytes(self) -> int:
+        """Weights and cache."""
+        cache = self.kv.cache
+        return self.runner.weight_bytes + (0 if cache is None else cache.nbytes)
+
+    def _num_pending(self, reading: Reading) -> int:
+        return reading.length - len(self._cached[reading.request_id].tokens)
+
+    def _reserve(self, reading: Reading) -> bool:
+        return self.kv.reserve(reading.request_id, self._num_pending(reading) + len(reading.nodes))
+
+    def _last_feed(self, reading: Reading) -> Feed:
+        return self._feed(reading, CHUNK, reading.nodes, reading.parents, reading.logit_rows)
+
+    def _feed(
+        self,
+        reading: Reading,
+        count: int,
+        nodes: Sequence[int] = (),
+        parents: tuple[int, ...] = (),
+        logit_rows: int = 1,
+    ) -> Feed:
+        """At most `count` pending tokens, then the tree. What was committed gave the reservation back."""
+        self._reserve(reading)
+        start, table = len(self._cached[reading.request_id].tokens), self.kv.table(reading.request_id)
+        tokens = [*reading.behind(start)[:count], *nodes]
+        return Feed(tokens, start, 0, table.slots(0, start + len(tokens)), table.run(), parents, logit_rows)
+
+    def _keep(self, reading: Reading, count: int) -> None:
+        """Count the first `count` pending tokens as read."""
+        cached = self._cached[reading.request_id].tokens
+        cached += reading.behind(len(cached))[:count]
+        self.kv.commit(reading.request_id, cached, count)
+
+
+def _common_prefix(first: Sequence[int], second: Sequence[int], known: int) -> int:
+    """Length of the common prefix, of which the first `known` tokens need not be compared."""
+    shortest = min(len(first), len(second))
+    return next((at for at in range(known, shortest) if first[at] != second[at]), shortest)
