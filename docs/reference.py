@@ -51,7 +51,7 @@ TESTING_GROUPS: Mapping[str, Sequence[str]] = {
         "scripted_engine",
     ),
     "Tiny decoders": ("TINY_CONFIGS", "tiny_decoder", "tiny_weights"),
-    "Byte tokenizer": ("ByteTokenizer", "BOS_ID", "EOS_ID", "PAD_ID", "BYTE_VOCAB"),
+    "Tokenizers": ("ByteTokenizer", "BOS_ID", "EOS_ID", "PAD_ID", "BYTE_VOCAB", "PieceTokenizer"),
     "Simulated time": ("SimulatedClock", "TimedProposer", "TimedRunner"),
 }
 

@@ -16,7 +16,7 @@ from gamaneh.testing.scripted import (
 )
 from gamaneh.testing.simulated import SimulatedClock, TimedProposer, TimedRunner
 from gamaneh.testing.tiny import TINY_CONFIGS, tiny_decoder, tiny_model, tiny_weights
-from gamaneh.testing.tokens import BOS_ID, BYTE_VOCAB, EOS_ID, PAD_ID, ByteTokenizer
+from gamaneh.testing.tokens import BOS_ID, BYTE_VOCAB, EOS_ID, PAD_ID, ByteTokenizer, PieceTokenizer
 
 __all__ = [
     "BOS_ID",
@@ -25,6 +25,7 @@ __all__ = [
     "PAD_ID",
     "TINY_CONFIGS",
     "ByteTokenizer",
+    "PieceTokenizer",
     "Script",
     "ScriptedProposer",
     "ScriptedRunner",
