@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch.nn.functional as F
@@ -50,6 +50,15 @@ class ResidualBlock(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return x + F.silu(self.linear(x))
+
+
+def medusa_shape(values: Mapping[str, Any], loaded: LoadedModel) -> dict[str, Any]:
+    """Every part of a shape.
+
+    Raises:
+        InvalidOption: `values` has an unknown part, or one that breaks a rule.
+    """
+    return asdict(from_mapping(MedusaShape, values))
 
 
 def blank_medusa(values: Mapping[str, Any], loaded: LoadedModel, draft_ids: Tensor | None) -> ParallelHeads:

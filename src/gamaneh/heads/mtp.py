@@ -9,7 +9,7 @@ chained    one decoder layer per position, fed by the one before it and by the t
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, Literal, cast, get_args
 
 import torch
@@ -146,6 +146,15 @@ class ChainedHeads(nn.Module):
     def nbytes(self) -> int:
         """Bytes of the weights, and of what was copied from the target."""
         return sum(parameter.nbytes for parameter in self.parameters()) + self.output.nbytes
+
+
+def mtp_shape(values: Mapping[str, Any], loaded: LoadedModel) -> dict[str, Any]:
+    """Every part of a shape.
+
+    Raises:
+        InvalidOption: `values` has an unknown part, or one that breaks a rule.
+    """
+    return asdict(from_mapping(MtpShape, values))
 
 
 def blank_mtp(values: Mapping[str, Any], loaded: LoadedModel, draft_ids: Tensor | None) -> DraftHeads:

@@ -9,8 +9,8 @@ from typing import Any
 from torch import Tensor
 
 from gamaneh.heads.artifact import Artifact
-from gamaneh.heads.medusa import blank_medusa, load_medusa
-from gamaneh.heads.mtp import blank_mtp, load_mtp
+from gamaneh.heads.medusa import blank_medusa, load_medusa, medusa_shape
+from gamaneh.heads.mtp import blank_mtp, load_mtp, mtp_shape
 from gamaneh.heads.trainable import DraftHeads
 from gamaneh.models.loading import LoadedModel
 
@@ -20,18 +20,20 @@ class HeadKind:
     """How heads of one kind are made.
 
     Args:
-        blank: heads to be trained, in float32, for a target: from a shape of which any part may be left
-            out, and `[draft_vocab]` token ids that they draft from (None for all of them). Raises
-            `InvalidOption` where the shape breaks a rule.
+        whole_shape: a shape of which any part may be left out -> every part of it, as an artifact keeps it. Raises
+            `InvalidOption` where a part is unknown or breaks a rule.
+        blank: heads to be trained, in float32, for a target: from such a shape and `[draft_vocab]` token ids that
+            they draft from (None for all of them). Raises as `whole_shape` does.
         load: heads to draft with, in the target's type, from an artifact that belongs to it. Raises
             `CorruptModel` where the shape or the tensors are wrong.
     """
 
+    whole_shape: Callable[[Mapping[str, Any], LoadedModel], dict[str, Any]]
     blank: Callable[[Mapping[str, Any], LoadedModel, Tensor | None], DraftHeads]
     load: Callable[[Artifact, LoadedModel], DraftHeads]
 
 
 HEAD_KINDS: Mapping[str, HeadKind] = {
-    "medusa": HeadKind(blank_medusa, load_medusa),
-    "mtp": HeadKind(blank_mtp, load_mtp),
+    "medusa": HeadKind(medusa_shape, blank_medusa, load_medusa),
+    "mtp": HeadKind(mtp_shape, blank_mtp, load_mtp),
 }
