@@ -294,6 +294,7 @@ class Needs:
         hidden_window: of how many last tokens it wants them.
         probs: it can return `Draft.probs`.
         branching: most candidates per level of its drafts; 1 makes chains.
+        max_depth: longest draft that it can make; None for any length.
         instant: drafts cost next to nothing and are often empty. The controller has a look at them
             before it decides; they must not be sampled, as whether they are used depends on them.
         about: how it drafts and why so, in words, where there was a choice; shown beside its name.
@@ -303,6 +304,7 @@ class Needs:
     hidden_window: int = 1
     probs: bool = False
     branching: int = 1
+    max_depth: int | None = None
     instant: bool = False
     about: str = ""
 

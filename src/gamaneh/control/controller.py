@@ -63,7 +63,7 @@ class Outlook:
     def seen_depth(self, candidate: Candidate, route: Route) -> int:
         """Longest draft of this route: what was seen of an instant one, any length of others."""
         if not route.instant:
-            return candidate.max_depth
+            return route.allowed(candidate.max_depth)
         return min(self.glimpses.get((route.proposer, candidate.request_id), EMPTY_DRAFT).depth, candidate.max_depth)
 
     def uses(self, candidate: Candidate, route: Route) -> bool:
@@ -180,7 +180,7 @@ class Controller:
         if not self.cost.knows(route.proposer):
             return None
         if not route.instant:
-            return self._offer(candidate, route, 0, candidate.max_depth)
+            return self._offer(candidate, route, 0, route.allowed(candidate.max_depth))
         draft = glimpses.get((route.proposer, candidate.request_id), EMPTY_DRAFT)
         depth = min(draft.depth, candidate.max_depth)
         return self._offer(candidate, route, draft.grade, depth) if depth else None
@@ -275,7 +275,7 @@ def _fixed(candidate: Candidate, outlook: Outlook) -> Decision:
     depth = min(candidate.fixed or 0, candidate.max_depth)
     has = [route for route in candidate.routes if outlook.seen_depth(candidate, route)]
     route = has[0] if len(candidate.routes) > 1 and has else candidate.routes[0]
-    return _draft(route, depth, "draft length fixed by option", ReasonCode.FIXED)
+    return _draft(route, route.allowed(depth), "draft length fixed by option", ReasonCode.FIXED)
 
 
 def _draft(route: Route, depth: int, reason: str, code: ReasonCode) -> Decision:

@@ -173,6 +173,6 @@ class _Allocation:
 
 def estimate(cost: CostModel, candidates: Sequence[Candidate]) -> RoundEstimate:
     """The batch of these requests; those with a fixed draft length come with their drafts."""
-    fixed = sum(min(c.fixed or 0, c.max_depth) * c.routes[0].branching for c in candidates)
+    fixed = sum(c.routes[0].allowed(min(c.fixed or 0, c.max_depth)) * c.routes[0].branching for c in candidates)
     context = sum(candidate.context for candidate in candidates)
     return RoundEstimate(cost, len(candidates) + fixed, len(candidates), context)

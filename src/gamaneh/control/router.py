@@ -61,6 +61,7 @@ class Route:
         code: the same, to count by.
         instant: its drafts cost next to nothing and can be looked at first.
         branching: candidates per level of its drafts.
+        max_depth: longest draft that it can make; None for any length.
     """
 
     proposer: str
@@ -68,6 +69,11 @@ class Route:
     code: ReasonCode
     instant: bool = False
     branching: int = 1
+    max_depth: int | None = None
+
+    def allowed(self, depth: int) -> int:
+        """This draft length, or the longest one that the proposer can make."""
+        return depth if self.max_depth is None else min(depth, self.max_depth)
 
 
 class Router:
@@ -106,7 +112,8 @@ class Router:
 
     def _route(self, name: str, reason: str, trees: bool) -> Route:
         needs = self.proposers[name]
-        return Route(name, f"{name} {reason}", ReasonCode.PAYS, needs.instant, needs.branching if trees else 1)
+        branching = needs.branching if trees else 1
+        return Route(name, f"{name} {reason}", ReasonCode.PAYS, needs.instant, branching, needs.max_depth)
 
     def _why_none(self, names: list[str]) -> str:
         reasons = (f"{name} is in quarantine: {self.quarantine.reason(name)}" for name in names)

@@ -43,6 +43,7 @@ class ParallelHeadsProposer:
             hidden_layers=heads.hidden_layers,
             probs=sampling == "request",
             branching=branching if shares else 1,
+            max_depth=heads.depth,
         )
         self._shares = tuple(map(tuple, shares))
         self._vocabulary = DraftVocabulary(heads.draft_ids(), vocab_size)

@@ -112,7 +112,12 @@ class ChainedHeadsProposer:
         config, weight = heads.config, heads.block(0).project.weight
         self.name, self.heads, self.rotary = heads.kind, heads, rotary
         self.sampling, self.min_confidence = sampling, min_confidence
-        self.needs = Needs(hidden_layers=heads.hidden_layers, hidden_window=WINDOW, probs=sampling == "request")
+        self.needs = Needs(
+            hidden_layers=heads.hidden_layers,
+            hidden_window=WINDOW,
+            probs=sampling == "request",
+            max_depth=heads.depth,
+        )
         self.cache = KVCache(
             heads.depth, num_blocks, block_size, config.num_kv_heads, config.head_dim, weight.dtype, weight.device
         )
