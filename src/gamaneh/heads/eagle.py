@@ -49,7 +49,7 @@ class EagleHead(nn.Module):
         _check_fit(shape, decoder)
         hidden, inner, taps = shape.hidden_size, shape.intermediate_size, len(shape.hidden_layers)
         vocab = decoder.config.vocab_size if draft_ids is None else len(draft_ids)
-        self.shape, self.hidden_layers, self.depth, self.taps = shape, shape.hidden_layers, shape.depth, taps
+        self.shape, self.hidden_layers, self.depth = shape, shape.hidden_layers, shape.depth
         self.fuse = nn.Linear(taps * decoder.config.hidden_size, hidden, bias=False)
         self.fuse_norm = None if shape.fuse_norm == "none" else _norm_weight(taps * decoder.config.hidden_size)
         self.embed_norm, self.hidden_norm = _norm_weight(hidden), _norm_weight(hidden)
@@ -89,8 +89,7 @@ class EagleHead(nn.Module):
 
     def fused(self, hidden: Tensor) -> Tensor:
         """`[..., num_layers, target_hidden]` hidden states -> `[..., hidden]` features."""
-        flat = hidden.flatten(-2).to(self.fuse.weight.dtype)
-        return self.fuse(flat if self.fuse_norm is None else self._fuse_normed(flat, self.fuse_norm))
+        return self.fuse(fuse_input(self.shape, self.fuse_norm, hidden.to(self.fuse.weight.dtype)))
 
     def output_matrix(self) -> Tensor:
         """`[draft_vocab, hidden]`."""
@@ -119,12 +118,6 @@ class EagleHead(nn.Module):
             self.norm.copy_(decoder.norm)
         if self.head is not None and self.head.in_features == decoder.config.hidden_size:
             self.head.weight.copy_(head_rows(decoder, self._draft_ids))
-
-    def _fuse_normed(self, flat: Tensor, weight: Tensor) -> Tensor:
-        if self.shape.fuse_norm == "joint":
-            return self.rms(flat, weight)
-        layers = flat.unflatten(-1, (self.taps, -1))
-        return F.rms_norm(layers, layers.shape[-1:], None, self.shape.norm_eps).flatten(-2) * weight
 
 
 class _Unroll:
@@ -182,6 +175,15 @@ class _Unroll:
         for at, (_, past_values) in enumerate(self.past[1:], start=self.length):
             mixed = mixed + weights[..., at : at + 1] * past_values[:, :, None]
         return mixed
+
+
+def fuse_input(shape: EagleShape, weight: Tensor | None, hidden: Tensor) -> Tensor:
+    """`[..., num_layers, target_hidden]` hidden states -> `[..., fused]`, normalised as the shape says."""
+    if weight is None:
+        return hidden.flatten(-2)
+    if shape.fuse_norm == "joint":
+        return F.rms_norm(hidden.flatten(-2), weight.shape, weight, shape.norm_eps)
+    return F.rms_norm(hidden, hidden.shape[-1:], None, shape.norm_eps).flatten(-2) * weight
 
 
 def blank_eagle(values: Mapping[str, Any], loaded: LoadedModel, draft_ids: Tensor | None) -> EagleHead:

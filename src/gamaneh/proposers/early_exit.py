@@ -1,0 +1,69 @@
+"""Self-speculation: the first layers of the target draft, over its own cache (Elhoushi et al. 2024, LayerSkip)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from gamaneh.core import Draft, Needs, ProposalRow, Verdict
+from gamaneh.kv.manager import KVManager
+from gamaneh.models.batch import Feed
+from gamaneh.proposers.chain import Chain, DraftSampling
+from gamaneh.proposers.exits import Exit
+
+
+class EarlyExitProposer:
+    """Drafts a chain per request, all requests of a round in one batch.
+
+    The keys and values of the text are the target's own. Those of candidates are written, for the first layers, where
+    the round has reserved room for its draft; the verify writes them again with all layers, so that what it
+    computes does not depend on the draft.
+
+    Args:
+        exit_: the layers and their way out.
+        kv: the target's cache.
+        sampling: `request` draws as the request does, `greedy` takes the most likely token.
+        min_confidence: a draft ends where the most likely token is less likely than this.
+        about: why this exit, in words.
+    """
+
+    name = "early_exit"
+
+    def __init__(
+        self,
+        exit_: Exit,
+        kv: KVManager,
+        *,
+        sampling: DraftSampling = "request",
+        min_confidence: float = 0.0,
+        about: str = "",
+    ) -> None:
+        self.exit, self.kv = exit_, kv
+        self.sampling, self.min_confidence = sampling, min_confidence
+        self.needs = Needs(probs=sampling == "request", about=about)
+
+    def propose(self, rows: Sequence[ProposalRow]) -> list[Draft]:
+        """One chain per row."""
+        chains = [Chain(row, self.sampling, self.min_confidence) for row in rows]
+        growing = chains
+        while growing:
+            logits = self.exit.logits([self._feed(chain) for chain in growing])
+            grown = [chain for chain, own in zip(growing, logits, strict=True) if chain.grow(own)]
+            growing = [chain for chain in grown if len(chain.tokens) < chain.row.max_depth]
+        return [chain.draft() for chain in chains]
+
+    def observe(self, rows: Sequence[ProposalRow], verdicts: Sequence[Verdict]) -> None:
+        """Nothing to do: the cache is the target's."""
+
+    def drop(self, request_ids: Iterable[str]) -> None:
+        """Nothing is kept about requests."""
+
+    def memory_bytes(self) -> int:
+        """What the way out takes beside the target."""
+        return self.exit.nbytes
+
+    def _feed(self, chain: Chain) -> Feed:
+        """The last token of the chain, or the request's pending one, behind the tokens in the cache."""
+        start = len(chain.row.tokens) + len(chain.tokens) - 1
+        last = chain.tokens[-1] if chain.tokens else chain.row.tokens[-1]
+        table = self.kv.table(chain.row.request_id)
+        return Feed([last], start, 0, table.slots(0, start + 1), table.run())
