@@ -9,6 +9,7 @@ from typing import Any, Literal, get_args
 from gamaneh.errors import InvalidOption
 from gamaneh.heads.shapes import FLAG, check, stored_shape, whole
 from gamaneh.models.config import DecoderConfig, RopeSpec
+from gamaneh.models.loading import LoadedModel
 from gamaneh.options import from_mapping
 
 FuseNorm = Literal["none", "joint", "each"]
@@ -73,6 +74,15 @@ _RULES = {
     "fuse_norm": (f"must be one of {', '.join(get_args(FuseNorm))}", lambda value: value in get_args(FuseNorm)),
     "norm_eps": ("must be a number from 0 to 1", lambda value: isinstance(value, int | float) and 0 <= value <= 1),
 }
+
+
+def eagle_shape(values: Mapping[str, Any], loaded: LoadedModel) -> dict[str, Any]:
+    """A shape of which any part may be left out -> every part of it.
+
+    Raises:
+        InvalidOption: a key is unknown, or a value breaks a rule.
+    """
+    return shape_for(loaded.config, values).mapping()
 
 
 def shape_for(config: DecoderConfig, values: Mapping[str, Any]) -> EagleShape:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
@@ -98,14 +98,22 @@ class ExitHead(nn.Module):
         self.norm.copy_(decoder.norm)
 
 
-def blank_exit(values: Mapping[str, Any], loaded: LoadedModel, draft_ids: Tensor | None) -> ExitHead:
-    """An exit to be trained, in float32; after a third of the layers where `values` does not say otherwise.
+def exit_shape(values: Mapping[str, Any], loaded: LoadedModel) -> dict[str, Any]:
+    """A shape of which any part may be left out -> every part of it; after a third of the layers if not told.
 
     Raises:
         InvalidOption: `values` has an unknown part, or one that breaks a rule.
     """
-    shape = from_mapping(ExitShape, {"num_layers": max(loaded.config.num_layers // 3, 1), **values})
-    head = ExitHead(shape, loaded.decoder, draft_ids)
+    return asdict(_shape_for(values, loaded))
+
+
+def blank_exit(values: Mapping[str, Any], loaded: LoadedModel, draft_ids: Tensor | None) -> ExitHead:
+    """An exit to be trained, in float32.
+
+    Raises:
+        InvalidOption: `values` has an unknown part, or one that breaks a rule.
+    """
+    head = ExitHead(_shape_for(values, loaded), loaded.decoder, draft_ids)
     head.start(loaded.decoder)
     return head.to(loaded.device, torch.float32)
 
@@ -122,3 +130,7 @@ def load_exit(artifact: Artifact, loaded: LoadedModel) -> ExitHead:
         raise CorruptModel(f"shape of early_exit heads must fit {loaded.name}: {error}") from error
     load_tensors(head, artifact)
     return head.to(loaded.device, loaded.dtype).requires_grad_(False)
+
+
+def _shape_for(values: Mapping[str, Any], loaded: LoadedModel) -> ExitShape:
+    return from_mapping(ExitShape, {"num_layers": max(loaded.config.num_layers // 3, 1), **values})

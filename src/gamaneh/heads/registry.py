@@ -9,6 +9,9 @@ from typing import Any
 from torch import Tensor
 
 from gamaneh.heads.artifact import Artifact
+from gamaneh.heads.eagle import blank_eagle, load_eagle
+from gamaneh.heads.eagle_shape import eagle_shape
+from gamaneh.heads.early_exit import blank_exit, exit_shape, load_exit
 from gamaneh.heads.medusa import blank_medusa, load_medusa, medusa_shape
 from gamaneh.heads.mtp import blank_mtp, load_mtp, mtp_shape
 from gamaneh.heads.trainable import DraftHeads
@@ -36,4 +39,6 @@ class HeadKind:
 HEAD_KINDS: Mapping[str, HeadKind] = {
     "medusa": HeadKind(medusa_shape, blank_medusa, load_medusa),
     "mtp": HeadKind(mtp_shape, blank_mtp, load_mtp),
+    "eagle": HeadKind(eagle_shape, blank_eagle, load_eagle),
+    "early_exit": HeadKind(exit_shape, blank_exit, load_exit),
 }
