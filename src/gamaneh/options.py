@@ -157,10 +157,11 @@ class SpeculationOptions:
         draft_sampling: `request` samples the draft model as the request samples the target;
             `greedy` always takes its most likely token.
         min_confidence: the draft model stops when its own probability falls below this.
-        draft_branching: candidates on each level of the draft model's drafts, where the rule takes trees.
+        draft_branching: candidates on each level of drafts of a draft model or eagle heads, where the rule takes trees.
         bridge: how a draft model with another tokenizer is understood: `text` reads again what it writes,
             `vocabulary` lets it say only tokens that both have, `auto` chooses.
         max_ngram, min_ngram: longest and shortest suffix that prompt lookup looks for.
+        exit_layer: layers of the target that the proposer `early_exit` drafts with; None measures which.
         suffix_depth: longest ending that the proposer `suffix` looks for.
         suffix_share: its drafts end where their continuations are less frequent, all together, than this share.
         suffix_tokens: most tokens of earlier answers that it keeps; 0 keeps none.
@@ -179,6 +180,7 @@ class SpeculationOptions:
     bridge: Literal["auto", "text", "vocabulary"] = "auto"
     max_ngram: int = 8
     min_ngram: int = 2
+    exit_layer: int | None = None
     suffix_depth: int = 32
     suffix_share: float = 0.25
     suffix_tokens: int = 100_000
@@ -210,6 +212,7 @@ _SPECULATION_CHECKS: Mapping[str, _Check] = {
     "bridge": (f"must be one of {', '.join(BRIDGES)}", lambda value: value in BRIDGES),
     "max_ngram": _whole(1, 64),
     "min_ngram": _whole(1, 64),
+    "exit_layer": _optional(_whole(1)),
     "suffix_depth": _whole(2, 256),
     "suffix_share": _number(0.0, 1.0),
     "suffix_tokens": _whole(0, 100_000_000),

@@ -74,21 +74,22 @@ _ALL_OF_THEM = ("auto", "portfolio")
 _WITHOUT_MODEL = ("lookup", "suffix")
 """Proposers that are always there, and use no draft model."""
 
-_BELONGS_TO: Mapping[str, str] = {
-    "draft_device": "draft_model",
-    "draft_sampling": "draft_model",
-    "min_confidence": "draft_model",
-    "draft_branching": "draft_model",
-    "bridge": "draft_model",
-    "max_ngram": "lookup",
-    "min_ngram": "lookup",
-    "suffix_depth": "suffix",
-    "suffix_share": "suffix",
-    "suffix_tokens": "suffix",
-    "suffix_store": "suffix",
-    "merge": "auto",
+_BELONGS_TO: Mapping[str, tuple[str, ...]] = {
+    "draft_device": ("draft_model",),
+    "draft_sampling": ("draft_model", "early_exit"),
+    "min_confidence": ("draft_model", "early_exit"),
+    "draft_branching": ("draft_model",),
+    "bridge": ("draft_model",),
+    "max_ngram": ("lookup",),
+    "min_ngram": ("lookup",),
+    "exit_layer": ("early_exit",),
+    "suffix_depth": ("suffix",),
+    "suffix_share": ("suffix",),
+    "suffix_tokens": ("suffix",),
+    "suffix_store": ("suffix",),
+    "merge": ("auto",),
 }
-"""Options of one proposer."""
+"""Option -> proposers that read it; it is refused where none of them is in use."""
 
 _FOR_ALL = ("draft_length", "max_draft_length", "rule", "epsilon", "delta")
 """Options of whatever guesses."""
@@ -119,7 +120,7 @@ class ProposerChoice:
     proposer: Annotated[
         str | None,
         typer.Option(
-            help="Guess by name: suffix, auto (whichever pays), portfolio (all, merged), or that of a plug-in.",
+            help="Guess by name: suffix, early_exit, auto (whichever pays), portfolio (all, merged) or a plug-in.",
             show_default="none",
         ),
     ] = None
@@ -155,6 +156,10 @@ class ProposerChoice:
     min_ngram: Annotated[
         int | None, option_for(SpeculationOptions, "min_ngram", "Shortest text that lookup matches.")
     ] = None
+    exit_layer: Annotated[
+        int | None,
+        typer.Option(help="Layers of the target that early_exit drafts with.", show_default="measured"),
+    ] = None
     suffix_depth: Annotated[
         int | None, option_for(SpeculationOptions, "suffix_depth", "Longest text that suffix matches.")
     ] = None
@@ -178,8 +183,8 @@ class ProposerChoice:
     def __post_init__(self) -> None:
         self._check_choice()
         for name, value in _given(self, _BELONGS_TO).items():
-            if _BELONGS_TO[name] not in self._in_use:
-                raise InvalidOption(_flag(name), f"needs {_asking_for(_BELONGS_TO[name])}, not {self._asked}", value)
+            if self._in_use.isdisjoint(_BELONGS_TO[name]):
+                raise InvalidOption(_flag(name), f"needs {_asking_for(_BELONGS_TO[name][0])}, not {self._asked}", value)
         for name, value in _given(self, _FOR_ALL if self.plain else ()).items():
             raise InvalidOption(_flag(name), "cannot be used together with --plain", value)
         self.speculation()

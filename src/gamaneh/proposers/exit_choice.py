@@ -10,10 +10,14 @@ from statistics import median
 import torch
 from torch import Tensor
 
+from gamaneh.errors import InvalidOption
+from gamaneh.heads.artifact import Artifact
+from gamaneh.heads.early_exit import ExitHead, load_exit
 from gamaneh.kv.cache import KVCache
 from gamaneh.models.batch import Feed
 from gamaneh.models.loading import LoadedModel
-from gamaneh.models.runner import DecoderRunner
+from gamaneh.models.runner import DecoderRunner, Runner
+from gamaneh.proposers.exits import Exit, OwnExit, TrainedExit
 
 TEXTS = (
     "Question: Why does the moon look larger near the horizon?\nAnswer:",
@@ -74,6 +78,31 @@ def measure_exits(
     return [ExitMeasure(*row) for row in zip(candidates, agreement, costs, strict=True)]
 
 
+def choose_exit(loaded: LoadedModel, runner: Runner, layer: int | None, heads: Artifact | None) -> tuple[Exit, str]:
+    """The way out of the target, and why this one, in words.
+
+    Args:
+        runner: runs the target over its own cache.
+        layer: leave after this many layers; None measures which.
+        heads: a trained exit; its layer is the one that it was trained for.
+
+    Raises:
+        InvalidOption: the target has no such layer, or the trained exit belongs to another one.
+        CorruptModel: the trained exit is damaged.
+    """
+    count = loaded.config.num_layers
+    if count < 2:
+        raise InvalidOption("proposer", "early_exit needs a target of at least 2 layers", count)
+    if heads is not None:
+        return _trained(load_exit(heads, loaded), loaded, runner, layer)
+    if layer is None:
+        best = best_exit(measure_exits(loaded))
+        return OwnExit(runner, best.layer), f"of {count}, measured: {best}"
+    if layer >= count:
+        raise InvalidOption("exit_layer", f"must be below the target's {count} layers", layer)
+    return OwnExit(runner, layer), f"after {layer} of {count} layers, as asked"
+
+
 def best_exit(measures: Sequence[ExitMeasure]) -> ExitMeasure:
     """The exit of highest expected speed-up."""
     return max(measures, key=lambda measure: measure.speedup(measure.best_length()))
@@ -82,7 +111,15 @@ def best_exit(measures: Sequence[ExitMeasure]) -> ExitMeasure:
 def candidate_layers(num_layers: int) -> list[int]:
     """Layers below the last, spread evenly."""
     parts = min(MOST_CANDIDATES, num_layers)
-    return sorted({max(num_layers * part // parts, 1) for part in range(1, parts)}) or [num_layers]
+    return sorted({max(num_layers * part // parts, 1) for part in range(1, parts)})
+
+
+def _trained(head: ExitHead, loaded: LoadedModel, runner: Runner, layer: int | None) -> tuple[Exit, str]:
+    trained = head.shape.num_layers
+    if layer not in (None, trained):
+        raise InvalidOption("exit_layer", f"must be {trained}, for which the exit was trained", layer)
+    about = f"after {trained} of {loaded.config.num_layers} layers, for which it was trained"
+    return TrainedExit(runner, head, loaded.decoder), about
 
 
 def _runner(loaded: LoadedModel, sequences: int, length: int) -> DecoderRunner:

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from gamaneh.core import AUTO, PLAIN, Proposer
 from gamaneh.errors import InvalidOption
 from gamaneh.heads.artifact import Artifact
+from gamaneh.heads.eagle import load_eagle
+from gamaneh.heads.eagle_runner import EagleRunner
 from gamaneh.heads.medusa import load_medusa
 from gamaneh.heads.mtp import load_chained, load_parallel
 from gamaneh.heads.parallel import ParallelHeads
@@ -17,6 +19,9 @@ from gamaneh.models.runner import DecoderRunner
 from gamaneh.options import SpeculationOptions
 from gamaneh.proposers.cross.choice import choose_bridge
 from gamaneh.proposers.draft_model import DraftModelProposer
+from gamaneh.proposers.eagle import EagleProposer
+from gamaneh.proposers.early_exit import EarlyExitProposer
+from gamaneh.proposers.exit_choice import choose_exit
 from gamaneh.proposers.lookup import LookupProposer
 from gamaneh.proposers.medusa import TREE_BRANCHING, ParallelHeadsProposer
 from gamaneh.proposers.mtp import ChainedHeadsProposer
@@ -134,6 +139,26 @@ def _mtp(parts: Ingredients) -> Proposer:
     )
 
 
+def _eagle(parts: Ingredients) -> Proposer:
+    loaded = parts.target.loaded
+    return EagleProposer(
+        EagleRunner(load_eagle(parts.heads_of("eagle"), loaded), loaded.decoder),
+        vocab_size=parts.vocab_size,
+        sampling=parts.options.draft_sampling,
+        min_confidence=parts.options.min_confidence,
+        branching=parts.options.draft_branching,
+    )
+
+
+def _early_exit(parts: Ingredients) -> Proposer:
+    target, options = parts.target, parts.options
+    heads = parts.heads_of("early_exit") if parts.has_heads("early_exit") else None
+    exit_, about = choose_exit(target.loaded, target.runner, options.exit_layer, heads)
+    return EarlyExitProposer(
+        exit_, target.kv, sampling=options.draft_sampling, min_confidence=options.min_confidence, about=about
+    )
+
+
 def _parallel_heads(parts: Ingredients, heads: ParallelHeads, artifact: Artifact) -> Proposer:
     return ParallelHeadsProposer(
         heads,
@@ -150,6 +175,8 @@ REGISTRY: Mapping[str, Recipe] = {
     "draft_model": Recipe(_draft_model, lambda parts: parts.draft_model is not None),
     "medusa": Recipe(_medusa, lambda parts: parts.has_heads("medusa")),
     "mtp": Recipe(_mtp, lambda parts: parts.has_heads("mtp")),
+    "eagle": Recipe(_eagle, lambda parts: parts.has_heads("eagle")),
+    "early_exit": Recipe(_early_exit, lambda parts: parts.has_heads("early_exit")),
 }
 
 
