@@ -13,7 +13,7 @@ PROBS = torch.tensor([0.1, 0.4, 0.2, 0.2, 0.1, 0.0], dtype=torch.float64)
 
 
 def draws(probs, count: int, seed: int = 0) -> np.ndarray:
-    return np.random.default_rng(seed).choice(len(probs), size=count, p=np.asarray(probs) / np.sum(probs))
+    return np.random.default_rng(seed).choice(len(probs), size=count, p=np.asarray(probs) / np.asarray(probs).sum())
 
 
 def ranks_of(tokens, seed: int = 1) -> list[float]:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import typer
 
+from gamaneh.cli.audit import audit_losslessness
 from gamaneh.cli.compare import compare_modes
 from gamaneh.cli.demo import show_demo
 from gamaneh.cli.generate import generate_text
 from gamaneh.cli.inspect import inspect_heads
 from gamaneh.cli.models import list_models
 from gamaneh.cli.pull import pull_model
+from gamaneh.cli.report import report_runs
 from gamaneh.cli.serve import serve_model
 
 app = typer.Typer(
@@ -25,6 +27,8 @@ app.command("generate")(generate_text)
 app.command("inspect")(inspect_heads)
 app.command("serve")(serve_model)
 app.command("compare")(compare_modes)
+app.command("audit")(audit_losslessness)
+app.command("report")(report_runs)
 app.command("demo")(show_demo)
 
 

@@ -1,0 +1,54 @@
+"""Stacked bars: what a whole is made of, row by row."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from gamaneh.bench.report.chart import Frame, Series, drawing, label, x_axis
+from gamaneh.bench.report.language import Language
+from gamaneh.bench.report.markup import Markup, join, tag
+from gamaneh.bench.report.scale import Axis, amount_axis
+
+_BAR, _NAME, _GAP = 17.0, 17.0, 9.0
+_ROW = _BAR + _NAME + _GAP
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """One whole with its parts, which are drawn one after the other."""
+
+    name: str
+    parts: Sequence[tuple[Series, float]]
+
+    @property
+    def whole(self) -> float:
+        return sum(value for _, value in self.parts)
+
+
+def bar_chart(bars: Sequence[Bar], language: Language, title: str, show: Callable[[float], str]) -> Markup:
+    """Bars begin at the side where lines of text begin; each has its name above it."""
+    frame = Frame(_ROW * len(bars) + 44.0, left=12.0, right=12.0, top=4.0, bottom=40.0)
+    left, right = frame.x_range
+    axis = amount_axis((bar.whole for bar in bars), show)
+    sides = (right, left) if language.rtl else (left, right)
+    parts = [x_axis(frame, axis, language, mirrored=language.rtl)]
+    parts += [_bar(bar, frame.top + _ROW * row, axis, sides, language) for row, bar in enumerate(bars)]
+    return drawing(frame, title, *parts)
+
+
+def _bar(bar: Bar, top: float, axis: Axis, sides: tuple[float, float], language: Language) -> Markup:
+    name = label(f"{bar.name} · {axis.show(bar.whole)}", sides[0], top + 13, language, anchor=_start(language))
+    drawn, so_far = [name], 0.0
+    for one, value in bar.parts:
+        start, end = (axis.place(at, *sides) for at in (so_far, so_far + value))
+        told = tag("title", f"{one.label}: {axis.show(value)}")
+        shape = tag("rect", told, x=min(start, end), width=abs(end - start), y=top + _NAME, height=_BAR)
+        drawn.append(tag("g", shape, class_=f"part {one.tone}"))
+        so_far += value
+    return join(drawn)
+
+
+def _start(language: Language) -> str:
+    """The side of the drawing where lines begin, as seen from left to right."""
+    return "end" if language.rtl else "start"
