@@ -111,11 +111,14 @@ class EagleHead(nn.Module):
 
         The layer passes the feature on, so that training starts from what the target itself had to say.
         """
+        generator = torch.Generator().manual_seed(0)
         for linear in (self.fuse, self.qkv, self.out, self.gate_up, self.down):
-            linear.weight.normal_(std=INITIAL_SPREAD)
+            linear.weight.normal_(std=INITIAL_SPREAD, generator=generator)
         if self.shape.hidden_size == decoder.config.hidden_size:
             self.fuse.weight[:, -self.shape.hidden_size :] += torch.eye(self.shape.hidden_size)
             self.norm.copy_(decoder.norm)
+            if self.embedding is not None:
+                self.embedding.weight.copy_(decoder.embedding)
         if self.head is not None and self.head.in_features == decoder.config.hidden_size:
             self.head.weight.copy_(head_rows(decoder, self._draft_ids))
 

@@ -19,6 +19,8 @@ from gamaneh.models.decoder import Decoder
 from gamaneh.models.loading import LoadedModel
 from gamaneh.options import from_mapping
 
+INITIAL_SPREAD = 0.02
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExitShape:
@@ -94,6 +96,7 @@ class ExitHead(nn.Module):
     @torch.no_grad()
     def start(self, decoder: Decoder) -> None:
         """Begin as the target's own head."""
+        self.down.weight.normal_(std=INITIAL_SPREAD, generator=torch.Generator().manual_seed(0))
         self.up.weight.zero_()
         self.norm.copy_(decoder.norm)
 
