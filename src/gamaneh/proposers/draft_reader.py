@@ -80,7 +80,7 @@ class DraftReader:
             self._cached[request_id] = _Cached([], 0)
         cached = self._cached[request_id]
         known = cached.agreed if reading.unchanged is None else min(cached.agreed, reading.unchanged)
-        shared = min(_common_prefix(cached.tokens, context, known), len(context) - 1)
+        shared = min(common_prefix(cached.tokens, context, known), len(context) - 1)
         if shared < len(cached.tokens):
             shared = self.kv.truncate(request_id, shared)
             del cached.tokens[shared:]
@@ -146,7 +146,7 @@ class DraftReader:
         self.kv.commit(reading.request_id, cached, count)
 
 
-def _common_prefix(first: Sequence[int], second: Sequence[int], known: int) -> int:
+def common_prefix(first: Sequence[int], second: Sequence[int], known: int = 0) -> int:
     """Length of the common prefix, of which the first `known` tokens need not be compared."""
     shortest = min(len(first), len(second))
     return next((at for at in range(known, shortest) if first[at] != second[at]), shortest)

@@ -17,7 +17,7 @@ from torch import Tensor
 from gamaneh.core import Draft, ProposalRow
 from gamaneh.proposers.cross.spelling import Speller
 from gamaneh.proposers.cross.transcript import FARTHEST, LOOK_BEHIND, Transcriber, Transcript
-from gamaneh.proposers.draft_reader import Reading
+from gamaneh.proposers.draft_reader import Reading, common_prefix
 from gamaneh.proposers.growth import DraftStyle
 
 PATIENCE = 4
@@ -62,12 +62,15 @@ class TextGrowth:
         self._written = b""
         self._drafted: list[int] = []
         self._tokens: list[int] = []
+        self._confirmed = 0  # first tokens that the last ones of the draft model have left as they were
         self._stopped = False
 
     @property
     def is_open(self) -> bool:
+        """Goes on until there are tokens enough, of which all but the last have withstood more text."""
         wanted = self._row.max_depth
-        return not self._stopped and len(self._tokens) < wanted and len(self._drafted) < PATIENCE * wanted
+        enough = len(self._tokens) >= wanted and self._confirmed >= wanted - 1
+        return not (self._stopped or enough) and len(self._drafted) < PATIENCE * wanted
 
     def reading(self) -> Reading:
         transcript = self._transcript
@@ -105,7 +108,9 @@ class TextGrowth:
         rest = self._transcript.rest
         fits = self._written.startswith(rest) or rest.startswith(self._written)
         self._stopped = not more or not fits
-        self._tokens = spell_behind(self._transcriber.target, self._before, self._proposable) if fits else []
+        spelled = spell_behind(self._transcriber.target, self._before, self._proposable) if fits else []
+        self._confirmed = common_prefix(self._tokens, spelled)
+        self._tokens = spelled
 
 
 def end_of_text(speller: Speller, tokens: Sequence[int]) -> bytes:
