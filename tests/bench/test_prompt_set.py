@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from gamaneh.bench.prompt_set import Prompt, load_prompts
+from gamaneh.bench.prompt_set import Prompt, hash_prompts, load_prompts, load_set
 from gamaneh.errors import InvalidOption
 
 ROW = {"id": "a", "category": "chat", "language": "en", "prompt": "Hello?"}
@@ -75,3 +75,34 @@ def test_a_file_that_is_not_utf8_is_refused(tmp_path: Path) -> None:
 
     with pytest.raises(InvalidOption, match="readable UTF-8 file"):
         load_prompts(path)
+
+
+CATEGORIES = {"chat", "code", "editing", "summarising", "extraction", "maths", "translation", "creative"}
+
+
+@pytest.mark.parametrize("language", ["en", "fa"])
+def test_the_full_set_has_every_category_in_both_languages_short_and_long(language: str) -> None:
+    chosen = [prompt for prompt in load_set("full") if prompt.language == language]
+
+    assert {(prompt.category, prompt.length) for prompt in chosen} == {
+        (category, length) for category in CATEGORIES for length in ("short", "long")
+    }
+    assert len(chosen) >= 24
+
+
+def test_persian_prompts_of_the_full_set_are_persian() -> None:
+    for prompt in load_set("full"):
+        assert ("ی" in prompt.prompt) == (prompt.language == "fa"), prompt.id
+
+
+def test_ids_are_unique_in_the_whole_set() -> None:
+    ids = [prompt.id for prompt in load_set("full")]
+
+    assert len(set(ids)) == len(ids)
+
+
+def test_the_hash_tells_order_and_text() -> None:
+    one, other = hash_prompts(["a", "b"]), hash_prompts(["b", "a"])
+
+    assert one != other != hash_prompts(["ba"])
+    assert one == hash_prompts(["a", "b"])

@@ -1,18 +1,24 @@
-"""Sets of prompts, one JSON object a line, and a loader that says where a file breaks a rule."""
+"""Prompts: the sets that come along, and where a set of one's own breaks a rule."""
 
 from __future__ import annotations
 
+import hashlib
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Sequence
 from dataclasses import MISSING, dataclass, fields
 from importlib.resources import files
 from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import Any
 
+from gamaneh.bench.lines import Line, json_lines
 from gamaneh.errors import InvalidOption
 
-CORE = "core.jsonl"
+SETS = {"core": ("core.jsonl",), "full": ("en.jsonl", "fa.jsonl")}
+"""Sets that come along. `core`: 20 short prompts. `full`: eight categories in two languages, short and long."""
+
+LONG = 1500
+"""Characters from which on a prompt counts as long."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,46 +39,58 @@ class Prompt:
     prompt: str
     reference: str | None = None
 
+    @property
+    def length(self) -> str:
+        """`long` from 1500 characters on, else `short`."""
+        return "long" if len(self.prompt) >= LONG else "short"
+
 
 _KEYS = tuple(field.name for field in fields(Prompt))
 _REQUIRED = tuple(field.name for field in fields(Prompt) if field.default is MISSING)
 
 
 def load_prompts(path: Path | None = None) -> list[Prompt]:
-    """The prompts of `path`, a JSON Lines file of `Prompt` fields; None loads the set that comes along.
+    """The prompts of `path`, a JSON Lines file of `Prompt` fields; None loads the set `core`.
 
     Raises:
         InvalidOption: the file cannot be read, is empty, or a line breaks a rule; the message
             names file, line, rule and value.
     """
-    source: Path | Traversable = path if path is not None else files("gamaneh.bench") / "prompts" / CORE
-    prompts = [_parse(where, line) for where, line in _lines(source)]
+    return load_set("core") if path is None else _load(path)
+
+
+def load_set(name: str) -> list[Prompt]:
+    """The prompts of a set that comes along.
+
+    Raises:
+        InvalidOption: there is no such set.
+    """
+    if name not in SETS:
+        raise InvalidOption("prompts", f"must be {', '.join(SETS)} or a file", name)
+    folder = files("gamaneh.bench") / "prompts"
+    return [prompt for file in SETS[name] for prompt in _load(folder / file)]
+
+
+def hash_prompts(texts: Iterable[str]) -> str:
+    """SHA-256 of texts in their order."""
+    return hashlib.sha256(json.dumps(list(texts), ensure_ascii=False).encode()).hexdigest()
+
+
+def _load(source: Path | Traversable) -> list[Prompt]:
+    prompts = [parse_prompt(line) for line in json_lines(source)]
     if not prompts:
         raise InvalidOption(str(source), "must hold at least one prompt", 0)
-    _refuse_duplicates(source, prompts)
+    refuse_duplicates(source, prompts)
     return prompts
 
 
-def _lines(source: Path | Traversable) -> Iterator[tuple[str, str]]:
-    try:
-        text = source.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise InvalidOption("prompts", "must be a readable UTF-8 file", str(source)) from error
-    # Not splitlines(): a JSON text may hold U+2028 and the like, which are no ends of lines in JSON Lines.
-    for number, line in enumerate(text.split("\n"), start=1):
-        if line.strip():
-            yield f"{source} line {number}", line
-
-
-def _parse(where: str, line: str) -> Prompt:
-    try:
-        row = json.loads(line)
-    except json.JSONDecodeError as error:
-        raise InvalidOption(where, f"must be JSON ({error.msg})", _short(line)) from error
-    if not isinstance(row, dict):
-        raise InvalidOption(where, "must be a JSON object", _short(line))
-    _check_keys(where, row)
-    return Prompt(**row)
+def parse_prompt(line: Line) -> Prompt:
+    """
+    Raises:
+        InvalidOption: a key is missing or unknown, or a value is no text.
+    """
+    _check_keys(line.where, line.values)
+    return Prompt(**line.values)
 
 
 def _check_keys(where: str, row: dict[str, Any]) -> None:
@@ -87,13 +105,13 @@ def _check_keys(where: str, row: dict[str, Any]) -> None:
             raise InvalidOption(f"{where} {key}", "must be a text that is not empty", value)
 
 
-def _refuse_duplicates(source: Path | Traversable, prompts: list[Prompt]) -> None:
+def refuse_duplicates(source: Path | Traversable, prompts: Sequence[Prompt]) -> None:
+    """
+    Raises:
+        InvalidOption: two prompts have the same id.
+    """
     seen: set[str] = set()
     for prompt in prompts:
         if prompt.id in seen:
             raise InvalidOption(f"{source} id", "must be unique in the file", prompt.id)
         seen.add(prompt.id)
-
-
-def _short(line: str) -> str:
-    return line if len(line) <= 60 else f"{line[:57]}..."

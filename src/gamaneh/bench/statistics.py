@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -35,3 +35,19 @@ def geometric_mean(ratios: Sequence[float]) -> Interval:
     draws = np.random.default_rng(_SEED).integers(len(logs), size=(_RESAMPLES, len(logs)))
     low, high = np.quantile(logs[draws].mean(axis=1), [0.025, 0.975])
     return Interval(float(np.exp(logs.mean())), float(np.exp(low)), float(np.exp(high)))
+
+
+def paired_ratio(ratios: Mapping[str, Sequence[float]]) -> Interval | None:
+    """Geometric mean over prompts of each prompt's own geometric mean; None without ratios.
+
+    Repeated measurements of one prompt are alike, and counting each as a prompt of its own would
+    make the interval too narrow: only the prompts are resampled. Of a single prompt its
+    repetitions are.
+
+    Args:
+        ratios: of each prompt, one for each time that it was measured.
+    """
+    known = [list(own) for own in ratios.values() if own]
+    if not known:
+        return None
+    return geometric_mean(known[0] if len(known) == 1 else [geometric_mean(own).value for own in known])

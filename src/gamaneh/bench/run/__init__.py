@@ -1,0 +1,1 @@
+"""`gamaneh bench`: plain against speculative decoding, alternated, in this process or over HTTP."""
