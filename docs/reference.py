@@ -24,7 +24,17 @@ API_GROUPS: Mapping[str, Sequence[str]] = {
     "Options": ("SamplingParams", "SpeculationOptions", "EngineOptions"),
     "What comes back": ("StepOutput", "TokenLogprob", "Origin", "FinishReason", "StepReport", "SpeculationStats"),
     "Structured output": ("Grammar", "Frame"),
-    "Proposers and rules": ("Draft", "Verdict", "Proposer", "ProposalRow", "Needs", "Rule"),
+    "Proposers and rules": (
+        "Draft",
+        "Verdict",
+        "Proposer",
+        "ProposalRow",
+        "Needs",
+        "Rule",
+        "Recipe",
+        "Ingredients",
+        "ReadyModel",
+    ),
     "Errors": (
         "GamanehError",
         "InvalidRequest",
@@ -50,7 +60,7 @@ TESTING_GROUPS: Mapping[str, Sequence[str]] = {
         "ScriptedProposer",
         "scripted_engine",
     ),
-    "Tiny decoders": ("TINY_CONFIGS", "tiny_decoder", "tiny_weights"),
+    "Tiny decoders": ("TINY_CONFIGS", "tiny_decoder", "tiny_model", "tiny_heads", "tiny_weights"),
     "Tokenizers": ("ByteTokenizer", "BOS_ID", "EOS_ID", "PAD_ID", "BYTE_VOCAB", "PieceTokenizer"),
     "Simulated time": ("SimulatedClock", "TimedProposer", "TimedRunner"),
 }

@@ -4,6 +4,7 @@ A *scripted* target has a table in place of a network; a *tiny* decoder is a rea
 random weights. Both need no download and answer in milliseconds.
 """
 
+from gamaneh.testing.heads import tiny_heads
 from gamaneh.testing.scripted import (
     Script,
     ScriptedProposer,
@@ -38,6 +39,7 @@ __all__ = [
     "next_token_table",
     "scripted_engine",
     "tiny_decoder",
+    "tiny_heads",
     "tiny_model",
     "tiny_weights",
 ]
