@@ -198,3 +198,10 @@ def test_heads_that_come_along_are_found_by_name(saved: Path, monkeypatch: pytes
 def test_two_heads_of_one_kind_are_refused(saved: Path) -> None:
     with pytest.raises(InvalidOption, match="heads must be of different kinds"):
         open_heads([saved, tiny_heads(TARGET)], TARGET)
+
+
+@pytest.mark.parametrize("kind", HEAD_KINDS)
+def test_tiny_heads_are_made_by_their_seed(kind: str) -> None:
+    first, again, other = (tiny_heads(TARGET, kind, seed=seed, draft_vocab=20).tensors for seed in (3, 3, 4))
+    assert all(torch.equal(tensor, again[name]) for name, tensor in first.items())
+    assert not all(torch.equal(tensor, other[name]) for name, tensor in first.items())

@@ -29,12 +29,12 @@ def tiny_heads(
         KeyError: there is no such kind.
         InvalidOption: the shape breaks a rule.
     """
-    generator = torch.Generator().manual_seed(seed)
-    ids = None if draft_vocab is None else _some_ids(target.config.vocab_size, draft_vocab, generator)
-    heads = HEAD_KINDS[kind].blank(shape, target, ids)
-    with torch.no_grad():
+    with torch.random.fork_rng(devices=[]), torch.no_grad():
+        torch.manual_seed(seed)
+        ids = None if draft_vocab is None else _some_ids(target.config.vocab_size, draft_vocab)
+        heads = HEAD_KINDS[kind].blank(shape, target, ids)
         for parameter in heads.module().parameters():
-            parameter.add_(torch.randn(parameter.shape, generator=generator) * _SPREAD)
+            parameter.add_(torch.randn_like(parameter) * _SPREAD)
     ranks = [[0.5 / (1 + depth + rank) for rank in range(_GUESSES)] for depth in range(heads.depth)]
     return Artifact(
         kind=kind,
@@ -46,5 +46,5 @@ def tiny_heads(
     )
 
 
-def _some_ids(vocab_size: int, count: int, generator: torch.Generator) -> Tensor:
-    return torch.randperm(vocab_size, generator=generator)[:count].sort().values
+def _some_ids(vocab_size: int, count: int) -> Tensor:
+    return torch.randperm(vocab_size)[:count].sort().values
