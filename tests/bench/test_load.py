@@ -5,14 +5,12 @@ from __future__ import annotations
 import asyncio
 import json
 
-import httpx
 import pytest
 
 from gamaneh.bench import load
-from gamaneh.bench.http_client import HttpClient, ServerRefused
 from gamaneh.bench.load import QUICK, Effort, describe, make_asks, measure_cell
 from gamaneh.bench.prompt_set import load_prompts
-from gamaneh.bench.traffic import Answer, Ask, Delivery, answer_one, closed_loop
+from gamaneh.bench.traffic import Answer, Ask, Delivery, closed_loop
 from gamaneh.errors import InvalidOption
 from gamaneh.options import SamplingParams
 
@@ -105,40 +103,3 @@ class _Given:
 
     async def __aexit__(self, *_) -> None:
         return None
-
-
-class TestHttp:
-    ASK = Ask("say something", SamplingParams(max_tokens=5, seed=3), speculate=False)
-
-    def answer(self, events: list[str], status: int = 200) -> tuple[Answer, list[dict]]:
-        bodies: list[dict] = []
-
-        def respond(request: httpx.Request) -> httpx.Response:
-            if request.url.path == "/v1/models":
-                return httpx.Response(200, json={"data": [{"id": "tiny"}]})
-            bodies.append(json.loads(request.content))
-            return httpx.Response(status, text="".join(f"data: {event}\n\n" for event in events))
-
-        async def go() -> Answer:
-            async with HttpClient("http://server", transport=httpx.MockTransport(respond)) as client:
-                return await answer_one(client, self.ASK)
-
-        return asyncio.run(go()), bodies
-
-    def event(self, text: str, tokens: int) -> str:
-        chunk = {"choices": [{"delta": {"content": text}}], "gamaneh": {"tokens": [{"text": "x"}] * tokens}}
-        return json.dumps(chunk)
-
-    def test_text_and_tokens_of_a_stream_are_collected(self) -> None:
-        answer, (body,) = self.answer([self.event("one ", 1), self.event("two", 3), "[DONE]"])
-        assert (answer.text, answer.tokens, len(answer.deliveries)) == ("one two", 4, 2)
-        assert (body["model"], body["max_tokens"], body["seed"]) == ("tiny", 5, 3)
-        assert body["speculation"]["enabled"] is False
-
-    def test_a_refusal_is_raised(self) -> None:
-        with pytest.raises(ServerRefused, match="429"):
-            self.answer(["busy"], status=429)
-
-    def test_an_error_in_the_stream_is_raised(self) -> None:
-        with pytest.raises(ServerRefused, match="broke"):
-            self.answer([self.event("one", 1), json.dumps({"error": {"message": "broke"}})])

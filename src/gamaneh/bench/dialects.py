@@ -1,6 +1,6 @@
 """Kinds of servers: how each is told not to speculate, and what its counters are called.
 
-Names of series: vLLM's and TGI's documentation, SGLang's "production metrics", llama.cpp's server README.
+Names of series: the documentation of vLLM, SGLang and TGI; what llama.cpp's server shows with `--metrics`.
 """
 
 from __future__ import annotations
@@ -98,7 +98,13 @@ LLAMA_CPP = Dialect(
     name="llama.cpp",
     owner="llamacpp",
     prefix="llamacpp:",
-    plain={"speculative.n_max": 0},
+    series=Series(
+        accepted="llamacpp:spec_decode_num_accepted_tokens_total",
+        drafts="llamacpp:spec_decode_num_drafts_total",
+        drafted="llamacpp:spec_decode_num_draft_tokens_total",
+        emitted="llamacpp:tokens_predicted_total",
+        accepted_at="llamacpp:spec_decode_num_accepted_tokens_per_pos_total",
+    ),
 )
 
 TGI = Dialect(

@@ -1,0 +1,191 @@
+"""A server's stream is read as it comes, whatever kind of server it is, and what is broken says so."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable
+
+import httpx
+import pytest
+
+from gamaneh.bench.http_client import HttpClient, ServerBroke, ServerRefused, ServerUnreachable
+from gamaneh.bench.traffic import Answer, Ask, answer_one, answer_or_fail
+from gamaneh.errors import InvalidOption
+from gamaneh.options import SamplingParams
+
+ASK = Ask("say something", SamplingParams(max_tokens=5, seed=3), speculate=True)
+
+
+class FakeServer:
+    """Answers as it is told, and keeps the bodies that it was sent."""
+
+    def __init__(self, stream: str, owner: str = "", metrics: str | None = None, status: int = 200) -> None:
+        self.stream, self.owner, self.metrics, self.status = stream, owner, metrics, status
+        self.bodies: list[dict] = []
+
+    def __call__(self, request: httpx.Request) -> httpx.Response:
+        if request.url.path == "/v1/models":
+            return httpx.Response(200, json={"data": [{"id": "tiny", "owned_by": self.owner}]})
+        if request.url.path == "/metrics":
+            return httpx.Response(404) if self.metrics is None else httpx.Response(200, text=self.metrics)
+        self.bodies.append(json.loads(request.content))
+        return httpx.Response(self.status, text=self.stream)
+
+
+def connected(handler: Callable[[httpx.Request], httpx.Response], use, **options: object):
+    async def go():
+        async with HttpClient("http://server", transport=httpx.MockTransport(handler), **options) as client:
+            return await use(client)
+
+    return asyncio.run(go())
+
+
+def answer(server: FakeServer, ask: Ask = ASK, **options: object) -> Answer:
+    return connected(server, lambda client: answer_one(client, ask), **options)
+
+
+def events(*chunks: object, done: bool = True) -> str:
+    lines = [json.dumps(chunk) if isinstance(chunk, dict) else str(chunk) for chunk in chunks]
+    return "".join(f"data: {line}\n\n" for line in [*lines, *(["[DONE]"] if done else [])])
+
+
+def said(text: str | None, **delta: object) -> dict:
+    return {"choices": [{"index": 0, "delta": {"content": text, **delta}}]}
+
+
+USAGE = {"choices": [], "usage": {"prompt_tokens": 9, "completion_tokens": 4}}
+
+
+class TestReading:
+    def test_text_is_joined_and_usage_tells_the_tokens(self) -> None:
+        found = answer(FakeServer(events(said(""), said("one "), said("two"), said(None), USAGE)))
+        assert (found.text, found.tokens, len(found.deliveries)) == ("one two", 4, 2)
+        assert found.ending.prompt_tokens == 9
+
+    def test_without_usage_each_delivery_counts_as_one_token(self) -> None:
+        assert answer(FakeServer(events(said("one "), said("two")))).tokens == 2
+
+    def test_thoughts_are_tokens_too(self) -> None:
+        assert answer(FakeServer(events(said("", reasoning_content="hm"), said("yes")))).text == "hmyes"
+
+    def test_comments_and_spaces_in_a_stream_are_passed_over(self) -> None:
+        stream = ": wait\n\ndata:" + json.dumps(said("x")) + "\n\ndata: [DONE]\n\n"
+        assert answer(FakeServer(stream)).text == "x"
+
+    def test_gaps_between_likely_tokens_come_with_logprobs(self) -> None:
+        tops = [{"logprob": -3.0}, {"logprob": -0.5}]
+        chunk = said("x")
+        chunk["choices"][0]["logprobs"] = {"content": [{"token": "x", "top_logprobs": tops}]}
+        gaps = connected(FakeServer(events(chunk)), lambda client: _gaps(client))
+        assert gaps == [2.5]
+
+    def test_timings_of_llama_cpp_tell_prefill_and_drafts(self) -> None:
+        timings = {"prompt_ms": 250.0, "predicted_n": 10, "draft_n": 8, "draft_n_accepted": 6}
+        ending = answer(FakeServer(events(said("x"), {"choices": [], "timings": timings}))).ending
+        assert ending.prefill == 0.25
+        assert ending.counts is not None
+        assert (ending.counts.accepted, ending.counts.drafted, ending.counts.rounds) == (6, 8, 4)
+
+    def test_our_own_account_is_read(self) -> None:
+        ours = {"rounds": 5, "drafts": 4, "drafted": 12, "accepted": 7, "emitted": 12}
+        seconds = {"queued": 0.5, "prefill": 0.25}
+        account = {"speculation": {**ours, "accepted_histogram": [1, 1, 0, 2], "seconds": seconds}}
+        ending = answer(FakeServer(events(said("x"), {"choices": [], "gamaneh": account}), "gamaneh")).ending
+        assert ending.counts is not None
+        assert (ending.queue, ending.prefill, ending.counts.rounds) == (0.5, 0.25, 5)
+        assert dict(ending.counts.accepted_at) == {0: 3, 1: 2, 2: 2}
+
+
+async def _gaps(client: HttpClient) -> list[float]:
+    ask = Ask("x", SamplingParams(logprobs=2))
+    return [gap async for delivery in client.stream(ask) for gap in delivery.gaps]
+
+
+class TestAsking:
+    def test_only_what_differs_from_the_defaults_is_sent(self) -> None:
+        server = FakeServer(events(said("x")))
+        answer(server, Ask("hello", SamplingParams(max_tokens=5, top_k=7, ignore_eos=True, logprobs=2)))
+        (body,) = server.bodies
+        assert body["messages"] == [{"role": "user", "content": "hello"}]
+        assert (body["max_tokens"], body["top_k"], body["ignore_eos"], body["temperature"]) == (5, 7, True, 0.0)
+        assert (body["logprobs"], body["top_logprobs"]) == (True, 2)
+        assert "min_p" not in body and "speculation" not in body
+
+    @pytest.mark.parametrize("speculate", [True, False])
+    def test_our_own_server_is_told_whether_to_speculate(self, speculate: bool) -> None:
+        server = FakeServer(events(said("x")), owner="gamaneh")
+        answer(server, Ask("hello", SamplingParams(), speculate))
+        assert server.bodies[0]["speculation"] == {"enabled": speculate, "metrics": True}
+
+    def test_a_server_without_a_switch_is_not_asked_to_be_plain(self) -> None:
+        with pytest.raises(InvalidOption, match="must be a server that can be told not to speculate, got 'vLLM'"):
+            answer(FakeServer(events(said("x")), owner="vllm"), Ask("x", SamplingParams(), speculate=False))
+
+    def test_extra_fields_are_sent(self) -> None:
+        server = FakeServer(events(said("x")))
+        answer(server, extra={"cache_prompt": False})
+        assert server.bodies[0]["cache_prompt"] is False
+
+    def test_the_kind_of_server_shows_in_its_series(self) -> None:
+        server = FakeServer(events(said("x")), metrics="# HELP x\nllamacpp:n_decode_total 3\n")
+        assert connected(server, _dialect) == "llama.cpp"
+
+
+async def _dialect(client: HttpClient) -> str:
+    return client.dialect.name
+
+
+class TestFaults:
+    @pytest.mark.parametrize(
+        ("stream", "message"),
+        [
+            (events("{broken"), "an event that is not JSON: '{broken'"),
+            (events("[1]"), "an event that is not an object"),
+            (events({"choices": [{"index": 0}]}), "no part of an answer"),
+            (events(said("half"), done=False), r"the stream ended without \[DONE\]"),
+            ("<html>busy</html>", r"the stream ended without \[DONE\]"),
+        ],
+    )
+    def test_a_malformed_stream_is_no_answer(self, stream: str, message: str) -> None:
+        with pytest.raises(ServerBroke, match=message):
+            answer(FakeServer(stream))
+
+    def test_a_refusal_tells_status_and_text(self) -> None:
+        with pytest.raises(ServerRefused, match="the server answered 429: busy"):
+            answer(FakeServer("busy", status=429))
+
+    def test_an_error_in_the_stream_is_raised(self) -> None:
+        with pytest.raises(ServerRefused, match=r"broke the answer off.*too hot"):
+            answer(FakeServer(events(said("one "), {"error": {"message": "too hot"}})))
+
+    def test_what_came_before_a_break_is_kept(self) -> None:
+        server = FakeServer(events(said("half"), done=False))
+        found = connected(server, lambda client: answer_or_fail(client, ASK))
+        assert (found.text, found.tokens) == ("half", 1)
+        assert "ended without" in str(found.error)
+
+    def test_a_connection_that_is_lost_is_a_break(self) -> None:
+        def lose(request: httpx.Request) -> httpx.Response:
+            if request.url.path == "/v1/models":
+                return httpx.Response(200, json={"data": [{"id": "tiny"}]})
+            raise httpx.ReadError("peer closed connection")
+
+        with pytest.raises(ServerBroke, match="broke off: ReadError: peer closed connection"):
+            connected(lose, lambda client: answer_one(client, ASK))
+
+    @pytest.mark.parametrize("body", ["<html>", "[]", '{"data": []}', '{"data": [3]}'])
+    def test_a_page_that_is_no_list_of_models_is_no_server(self, body: str) -> None:
+        with pytest.raises(ServerUnreachable, match="http://server must be a server with OpenAI's API"):
+            connected(lambda request: httpx.Response(200, text=body), _dialect)
+
+    def test_nobody_at_the_address_is_told(self) -> None:
+        def refuse(request: httpx.Request) -> httpx.Response:
+            raise httpx.ConnectError("connection refused")
+
+        with pytest.raises(ServerUnreachable, match="ConnectError: connection refused"):
+            connected(refuse, _dialect)
+
+    def test_a_wrong_key_is_told(self) -> None:
+        with pytest.raises(ServerUnreachable, match="401"):
+            connected(lambda request: httpx.Response(401, request=request), _dialect)
