@@ -1,0 +1,1 @@
+"""Small draft models that learn to speak as the target does."""

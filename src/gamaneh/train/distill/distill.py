@@ -1,0 +1,91 @@
+"""Distillation from texts to a folder that `--draft-model` loads."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import PreTrainedModel
+
+from gamaneh.errors import InvalidOption
+from gamaneh.heads.artifact import mark_target
+from gamaneh.models.loading import LoadedModel, load
+from gamaneh.train.corpus import Corpus, corpus_features
+from gamaneh.train.distill.lesson import DistillLesson
+from gamaneh.train.distill.student import cut_student, scratch_student
+from gamaneh.train.files import whole_folder
+from gamaneh.train.loop import Loop
+from gamaneh.train.options import LoopOptions, StudentOptions
+from gamaneh.train.provenance import describe_course, provenance
+from gamaneh.train.runs import Workshop, run_key
+
+ABOUT = "distilled.json"
+"""File of the folder that tells target, data, options and figures."""
+
+
+def distill(
+    loaded: LoadedModel,
+    corpus: Corpus,
+    options: StudentOptions,
+    loop: LoopOptions,
+    workshop: Workshop,
+    out: Path,
+    command: str = "",
+) -> dict[str, Any]:
+    """Train a draft model and write it with the target's tokenizer into the folder `out`.
+
+    Returns:
+        What was measured on the held-out texts, as an artifact's `quality`.
+
+    Raises:
+        InvalidOption: `out` holds files already.
+        UnsupportedModel: layers cannot be cut from a target of this family.
+        ModelError: something cannot be written; what was written before is kept.
+    """
+    check_free(out)
+    torch.manual_seed(loop.seed)
+    student = _student(loaded, options)
+    student.to(workshop.accelerator.device)
+    features = corpus_features(loaded, corpus, [loaded.config.num_layers], workshop)
+    lesson = DistillLesson(student, loaded, *features, loop, options)
+    told = {**describe_course(corpus.train, corpus.held_out, loop), "student": asdict(options)}
+    folder = workshop.folder / f"distill-{run_key(told)}"
+    with workshop.bar("training a draft model") as tick:
+        course = Loop(lesson, workshop.accelerator, loop, folder, tick, workshop.say).run()
+    if workshop.accelerator.is_main_process:
+        told |= {"steps": course.step, "seconds": round(course.seconds, 1), "best_step": course.best_step}
+        about = {
+            "target": asdict(mark_target(loaded)),
+            "provenance": asdict(provenance(command, told)),
+            "quality": course.quality,
+        }
+        _write(student, loaded, about, out)
+    return course.quality
+
+
+def check_free(out: Path) -> None:
+    """
+    Raises:
+        InvalidOption: there are files in `out`, which nobody asked to be replaced.
+    """
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise InvalidOption("out", "must be a new or an empty folder", str(out))
+
+
+def _student(loaded: LoadedModel, options: StudentOptions) -> PreTrainedModel:
+    if options.start == "scratch":
+        return scratch_student(loaded, options)
+    whole = loaded.dtype == torch.float32
+    return cut_student(loaded if whole else load(loaded.path, dtype="float32", device="cpu"), options.num_layers)
+
+
+def _write(student: PreTrainedModel, loaded: LoadedModel, about: dict[str, Any], out: Path) -> None:
+    if out.exists():
+        out.rmdir()
+    with whole_folder(out) as fresh:
+        student.to(loaded.dtype).save_pretrained(fresh)
+        loaded.tokenizer.backend.save_pretrained(fresh)
+        (fresh / ABOUT).write_text(f"{json.dumps(about, indent=2, ensure_ascii=False)}\n", encoding="utf-8")

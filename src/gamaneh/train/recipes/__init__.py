@@ -1,0 +1,1 @@
+"""How the heads that come with the package were made, from the first prompt on."""
