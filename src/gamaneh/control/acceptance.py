@@ -25,6 +25,10 @@ PRIOR_RATE = 0.5
 PRIOR_WEIGHT = 2.0
 """A uniform Beta prior for the first position; later ones are drawn towards the one before."""
 
+NEIGHBOUR_WEIGHT = 8.0
+"""Drafts for which the position before counts: what is accepted at one is much like what is accepted at the next, and
+positions that are seldom reached would otherwise be judged by a draft or two."""
+
 POOL_WEIGHT = 8.0
 """Drafts for which a pool counts beside those of the kind or the request."""
 
@@ -144,9 +148,10 @@ class _Levels:
 
     def rate(self, position: int, prior: float) -> tuple[float, float, float]:
         """Rate of a position and the drafts behind it; and the general rate, for the next position."""
-        general, count = prior, PRIOR_WEIGHT
+        weight = NEIGHBOUR_WEIGHT if position else PRIOR_WEIGHT
+        general, count = prior, weight
         for pool in self.pools:
-            general, count = pool.rate(position, general, min(count, PRIOR_WEIGHT))
+            general, count = pool.rate(position, general, min(count, weight))
         rate, count = self.kind.rate(position, general, min(count, POOL_WEIGHT))
         rate, count = self.own.rate(position, rate, min(count, POOL_WEIGHT))
         return rate, count, general

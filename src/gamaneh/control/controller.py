@@ -186,11 +186,15 @@ class Controller:
         return self._offer(candidate, route, draft.grade, depth) if depth else None
 
     def _offer(self, candidate: Candidate, route: Route, grade: int, depth: int) -> Offer:
-        survival = self._survival(candidate, Source(route.proposer, grade), depth, CAUTION)
+        survival = self._survival(candidate, Source(route.proposer, grade), depth, self._caution(candidate))
         if candidate.request_id not in self._drafting:
             survival = [share / MARGIN for share in survival]
         rounds = max(candidate.expected / (1.0 + sum(survival)), 1.0)
         return Offer(candidate.request_id, route, survival, grade, candidate.lag.get(route.proposer, 0) / rounds)
+
+    def _caution(self, candidate: Candidate) -> float:
+        """Doubtful before drafting, hopeful while drafting: else longer drafts than usual would never be tried."""
+        return -CAUTION if candidate.request_id in self._drafting else CAUTION
 
     def _at_best(self, candidate: Candidate, offer: Offer) -> Offer:
         """The same with all hopes fulfilled."""

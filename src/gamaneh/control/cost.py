@@ -1,6 +1,6 @@
 """What a step costs, measured: seconds of a verify by rows, batch and context, of a draft by depth, batch and lag.
 
-Steps of either kind are modelled as
+Verifies are modelled as
 
     seconds = drift * curve(size) + batch_cost * (batch - 1) + token_cost * tokens
 
@@ -19,6 +19,8 @@ from statistics import median
 
 import numpy as np
 
+from gamaneh.control.draft_cost import DraftCost
+
 WINDOW = 33
 """Measurements of one size whose median counts. Long beside `FADE`: when the whole machine slows down, the drift
 has to follow before the one size that is measured does, so that the others are scaled as well."""
@@ -32,13 +34,8 @@ FADE = 0.9
 TOLERANCE = 0.5
 """Relative deviation from which on a step is an outlier: it pulls with constant force, however far off it lies."""
 
-READING_WINDOW = 9
-"""Measurements of reading whose median counts: there is one per request at most."""
-
-MUCH_TO_READ = 32
-"""Tokens of each request from which on a draft shows what reading costs. What comes between two rounds is less."""
-
 TOKENS_UNIT = 1024
+SHOWN_DEPTHS = (1, 2, 4, 8)
 NEXT_TO_NOTHING = 1e-9
 """Least seconds that a step is taken to last, as ratios are formed."""
 
@@ -47,14 +44,9 @@ RIDGE = np.array([0.5, 2.0, 2.0])
 
 
 class CostCurve:
-    """Median seconds by size, with straight lines between measured sizes.
+    """Median seconds by size, with straight lines between measured sizes."""
 
-    Args:
-        proportional: beyond a single measured size, cost grows in proportion to size; else it stays.
-    """
-
-    def __init__(self, *, proportional: bool = False) -> None:
-        self._proportional = proportional
+    def __init__(self) -> None:
         self._sizes: list[int] = []
         self._windows: dict[int, deque[float]] = {}
         self._medians: dict[int, float] = {}
@@ -88,7 +80,7 @@ class CostCurve:
         if at == 0:
             return self._medians[self._sizes[0]]
         if len(self._sizes) == 1:
-            return self._medians[self._sizes[0]] * (size / self._sizes[0] if self._proportional else 1.0)
+            return self._medians[self._sizes[0]]
         return self._on_line(size, min(at, len(self._sizes) - 1))
 
     def _on_line(self, size: int, upper: int) -> float:
@@ -127,10 +119,10 @@ class Coefficients:
 
 
 class StepCost:
-    """Seconds of one kind of step."""
+    """Seconds of a verify."""
 
-    def __init__(self, *, proportional: bool = False) -> None:
-        self.curve = CostCurve(proportional=proportional)
+    def __init__(self) -> None:
+        self.curve = CostCurve()
         self.coefficients = Coefficients()
 
     def __bool__(self) -> bool:
@@ -174,32 +166,6 @@ def _features(base: float, unit: float, batch: int, tokens: float) -> tuple[floa
     return 1.0, (batch - 1) * scale, tokens / TOKENS_UNIT * scale
 
 
-class DraftCost:
-    """What one proposer's drafts take, by depth and batch, and by token for reading what it has not read yet.
-
-    A draft that has much to read says what reading costs and next to nothing about drafting, so the two
-    are measured apart. The unit is the caller's.
-    """
-
-    def __init__(self) -> None:
-        self.steps = StepCost(proportional=True)
-        self._reading: deque[float] = deque(maxlen=READING_WINDOW)
-
-    def observe(self, depth: int, seconds: float, batch: int, lag: float) -> None:
-        """Drafts for `batch` requests, of which `lag` tokens had to be read first."""
-        if lag < MUCH_TO_READ * batch:
-            self.steps.observe(depth, seconds, batch)
-            return
-        drafting = self.steps.seconds(depth, batch) if self.steps else seconds * depth / (depth + lag)
-        self._reading.append(max(seconds - drafting, 0.0) / lag)
-
-    def seconds(self, depth: int, batch: int, lag: float) -> float:
-        """Expected seconds. Before the first draft without much to read, one candidate counts as one token read."""
-        reading = median(self._reading) if self._reading else 0.0
-        drafting = self.steps.seconds(depth, batch) if self.steps else reading * depth
-        return drafting + reading * lag
-
-
 class CostModel:
     """Seconds of a round's verify, and of its drafts by proposer.
 
@@ -223,7 +189,7 @@ class CostModel:
         self.verify.anchor(self.bucket(rows), seconds)
 
     def anchor_draft(self, proposer: str, depth: int, seconds: float) -> None:
-        self._draft(proposer).steps.anchor(depth, seconds / self._plain_step())
+        self._draft(proposer).anchor(depth, seconds / self._plain_step())
 
     def observe_verify(self, rows: int, seconds: float, *, batch: int = 1, context: int = 0) -> None:
         """A step without its drafts: `rows` token rows of `batch` requests, `context` tokens in all of them."""
@@ -241,14 +207,11 @@ class CostModel:
     def draft_seconds(self, proposer: str, depth: int, *, batch: int = 1, lag: float = 0) -> float:
         """Expected seconds of a proposer's drafts; 0 before anything was measured."""
         cost = self._drafts.get(proposer)
-        return cost.seconds(depth, batch, lag) * self._plain_step() if cost is not None and depth > 0 else 0.0
+        return cost.value(depth, batch, lag) * self._plain_step() if cost is not None and depth > 0 else 0.0
 
     def draft_points(self) -> Mapping[str, dict[int, float]]:
-        """Seconds by proposer and measured depth, at today's pace."""
-        return {
-            name: {depth: taken * self._plain_step() for depth, taken in cost.steps.curve.points().items()}
-            for name, cost in self._drafts.items()
-        }
+        """Expected seconds by proposer, for some draft lengths."""
+        return {name: {depth: self.draft_seconds(name, depth) for depth in SHOWN_DEPTHS} for name in self._drafts}
 
     def _plain_step(self) -> float:
         """Expected seconds of a plain step of one request; 1 before anything was measured."""

@@ -58,7 +58,7 @@ class ProposerSnapshot:
         reason: of the last failure, in words; empty with a clear record.
         rounds_left: until it is tried again.
         failures: by fault.
-        draft_seconds: median seconds by draft length.
+        draft_seconds: expected seconds by draft length.
         memory_bytes: weights and caches.
         about: how it drafts and why so, in words, where there was a choice.
     """
