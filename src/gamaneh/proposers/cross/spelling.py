@@ -7,6 +7,9 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import Protocol
 
+_ANCHOR = "\n"
+"""In front of a text it takes the space that a tokenizer adds, and hardly ever becomes one token with the text."""
+
 
 class SupportsSpelling(Protocol):
     """What a bridge needs of a tokenizer."""
@@ -36,6 +39,13 @@ class Spelling:
     tokens: list[int]
     ends: list[int] | None
 
+    def behind(self, start: int) -> Spelling | None:
+        """The part from byte `start` on; None where a token stands across it, or where that is not known."""
+        if self.ends is None or start not in (0, *self.ends):
+            return None
+        first = sum(end <= start for end in self.ends)
+        return Spelling(self.tokens[first:], [end - start for end in self.ends[first:]])
+
 
 class Speller:
     """Spells parts of texts as the tokenizer would spell them within a longer text.
@@ -53,9 +63,21 @@ class Speller:
         """The bytes that these tokens stand for."""
         return b"".join(map(self.tokenizer.token_bytes, tokens))
 
-    def spell(self, text: str) -> Spelling:
-        """The tokens of a text that is not empty."""
-        tokens = self._encode(text[1:] if self.adds_space and len(text) > 1 and text[0] == " " else text)
+    def spell(self, text: str, *, inside: bool = False) -> Spelling:
+        """The tokens of a text that is not empty.
+
+        Args:
+            inside: it goes on from another text, or begins with the space that the tokenizer adds.
+        """
+        if not inside or not self.adds_space:
+            return self._spelling(self._encode(text), text)
+        if text[0] == " " and len(text) > 1:
+            return self._spelling(self._encode(text[1:]), text)
+        anchored = self._spelling(self._encode(_ANCHOR + text), _ANCHOR + text)
+        return anchored.behind(len(_ANCHOR)) or self._spelling(self._encode(text), text)
+
+    def _spelling(self, tokens: list[int], text: str) -> Spelling:
+        """Where each token ends, in a text with the added space or without."""
         ends = list(accumulate(len(self.tokenizer.token_bytes(token)) for token in tokens))
         wanted, spelled = text.encode(), self.joined(tokens)
         if spelled == wanted:

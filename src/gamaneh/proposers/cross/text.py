@@ -130,17 +130,15 @@ def end_of_text(speller: Speller, tokens: Sequence[int]) -> bytes:
 
 def spell_behind(speller: Speller, before: bytes, written: bytes) -> list[int]:
     """Tokens that stand for a beginning of `written`, spelled as it is spelled behind `before`."""
-    tokens = _from_byte(speller, before + written, len(before)) or _from_byte(speller, written, 0)
+    tokens = _spell(speller, before + written, len(before)) or _spell(speller, written, 0)
     return tokens if written.startswith(speller.joined(tokens)) else []
 
 
-def _from_byte(speller: Speller, data: bytes, start: int) -> list[int]:
+def _spell(speller: Speller, data: bytes, start: int) -> list[int]:
     """Tokens of a text from byte `start` on; none where a token stands across it, or where it is no text."""
     try:
         text, _ = utf_8_decode(data, "strict", False)
     except UnicodeDecodeError:
         return []
-    spelling = speller.spell(text) if text else None
-    if spelling is None or spelling.ends is None or start not in (0, *spelling.ends):
-        return []
-    return [token for token, end in zip(spelling.tokens, spelling.ends, strict=True) if end > start]
+    spelling = speller.spell(text, inside=True).behind(start) if text else None
+    return spelling.tokens if spelling else []

@@ -89,21 +89,23 @@ class Transcript:
     def _begin_run(self) -> None:
         self._first = len(self.tokens)  # token with which the run of text begins
         self._run = bytearray()
+        self._at_start = True
         self._ends: list[int] = []  # bytes of the run up to the end of each token
 
     def _write(self) -> None:
         """Spell what has come, together with the end of what was there."""
         text, used = utf_8_decode(self.rest, "ignore", False)
         self.rest = self.rest[used:]
-        if not self._run and self._transcriber.target.adds_space:
+        if text and self._at_start and self._transcriber.target.adds_space:
             text = text.removeprefix(" ")  # the tokenizer's, and none of the text
+            self._at_start = False
         if text:
             kept = settled(self._run, self._ends)
             self._spell(kept, self._ends[kept - 1] if kept else 0, text)
 
     def _spell(self, kept: int, start: int, text: str) -> None:
         """Spell the run anew from its token `kept` on, which begins at byte `start`."""
-        spelling = self._transcriber.draft.spell(self._run[start:].decode() + text)
+        spelling = self._transcriber.draft.spell(self._run[start:].decode() + text, inside=kept > 0)
         del self.tokens[self._first + kept :], self._ends[kept:]
         self.unchanged = min(self.unchanged, len(self.tokens))
         self._run += text.encode()
