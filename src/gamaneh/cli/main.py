@@ -5,6 +5,7 @@ from __future__ import annotations
 import typer
 
 from gamaneh.cli.audit import audit_losslessness
+from gamaneh.cli.bench import run_bench
 from gamaneh.cli.compare import compare_modes
 from gamaneh.cli.demo import show_demo
 from gamaneh.cli.generate import generate_text
@@ -27,6 +28,7 @@ app.command("generate")(generate_text)
 app.command("inspect")(inspect_heads)
 app.command("serve")(serve_model)
 app.command("compare")(compare_modes)
+app.command("bench")(run_bench)
 app.command("audit")(audit_losslessness)
 app.command("report")(report_runs)
 app.command("demo")(show_demo)

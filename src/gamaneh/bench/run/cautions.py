@@ -45,10 +45,11 @@ class Evidence:
 
 
 def find_cautions(evidence: Evidence) -> tuple[Caution, ...]:
-    """All that apply, in a fixed order."""
-    return tuple(
-        Caution(code, text) for code, look in _LOOKS.items() if (text := look(evidence)) is not None and evidence.points
-    )
+    """All that apply, in a fixed order; none where nothing was measured."""
+    if not evidence.points:
+        return ()
+    found = ((code, look(evidence)) for code, look in _LOOKS.items())
+    return tuple(Caution(code, text) for code, text in found if text is not None)
 
 
 def _partial(evidence: Evidence) -> str | None:
