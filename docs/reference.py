@@ -1,8 +1,9 @@
-"""Writes docs/api.md and docs/cli.md from the code: `python docs/reference.py`. A test holds them against it."""
+"""Writes docs/api.md, docs/cli.md and docs/bench.schema.json from the code; tests hold them against it."""
 
 from __future__ import annotations
 
 import inspect
+import json
 import re
 import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -15,6 +16,7 @@ import typer
 
 import gamaneh
 import gamaneh.testing
+from gamaneh.bench.result import schema
 from gamaneh.cli.main import app
 
 FOLDER = Path(__file__).parent
@@ -83,6 +85,7 @@ EXAMPLES: Mapping[str, str] = {
     "inspect": "gamaneh inspect my-heads --json",
     "serve": "gamaneh serve --model smollm2-135m-instruct --port 8000",
     "compare": "gamaneh compare --model smollm2-135m-instruct --lookup --limit 4 -n 48 --json",
+    "bench": "gamaneh bench --model smollm2-135m-instruct --lookup --limit 4 --rounds 1 -n 24 --out run.json",
     "demo": "gamaneh demo --max-tokens 48",
 }
 
@@ -296,9 +299,10 @@ def _escape(text: str) -> str:
 
 
 def main() -> None:
-    """Write both files."""
+    """Write all files."""
     (FOLDER / "api.md").write_text(api_reference(), encoding="utf-8")
     (FOLDER / "cli.md").write_text(cli_reference(), encoding="utf-8")
+    (FOLDER / "bench.schema.json").write_text(json.dumps(schema(), indent=2) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":
