@@ -36,6 +36,7 @@ __all__ = [
     "GamanehError",
     "Generation",
     "Grammar",
+    "Ingredients",
     "InvalidOption",
     "InvalidRequest",
     "ModelError",
@@ -44,6 +45,8 @@ __all__ = [
     "OutOfMemory",
     "ProposalRow",
     "Proposer",
+    "ReadyModel",
+    "Recipe",
     "Rule",
     "SamplingParams",
     "SpeculationOptions",
@@ -74,6 +77,7 @@ if TYPE_CHECKING:
     from gamaneh.engine.engine import Engine
     from gamaneh.engine.llm import LLM, Generation
     from gamaneh.metrics.collector import SpeculationStats
+    from gamaneh.proposers.registry import Ingredients, ReadyModel, Recipe
     from gamaneh.sampling.grammar import Frame, Grammar
 else:
     _HOMES = {
@@ -83,6 +87,7 @@ else:
         "gamaneh.engine.engine": "Engine",
         "gamaneh.engine.llm": "LLM Generation",
         "gamaneh.metrics.collector": "SpeculationStats",
+        "gamaneh.proposers.registry": "Ingredients ReadyModel Recipe",
         "gamaneh.sampling.grammar": "Frame Grammar",
     }
     _LAZY = {name: home for home, names in _HOMES.items() for name in names.split()}

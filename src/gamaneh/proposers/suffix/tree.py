@@ -23,6 +23,9 @@ _ROOT = 0
 _BYTES_PER_KEY = 60
 """Of the two numbers of an entry of a dictionary, beside the dictionary itself."""
 
+GROWTH = 8
+"""Tokens by which a context is grown at most when it comes again."""
+
 SHORTEST = 2
 """Tokens that have to agree before anything is drafted."""
 
@@ -45,10 +48,10 @@ class Match:
 class ContextTree:
     """Texts, and what follows their contexts.
 
-    A context that was seen once is a leaf. When it comes again it is told apart by one more token, and so
-    on each further time: text that does not repeat costs one node a token, and frequent contexts are known at
-    great length. Adding a token, or looking for an ending, takes at most `max_context` steps, however much
-    text there is.
+    A context that was seen once is a leaf. When it comes again it is grown by the tokens in front of it, to tell
+    the two places apart, but by no more than `GROWTH` each time: text that does not repeat costs one node a token,
+    and frequent contexts are known at great length. Adding a token, or looking for an ending, takes at most
+    `max_context` steps, however much text there is.
 
     Args:
         max_context: tokens of the longest context.
@@ -59,7 +62,7 @@ class ContextTree:
         self._tokens = array("i")
         self._children: dict[int, int] = {}
         # Of each node: occurrences; where the latest one of the most frequent continuation stands; how often
-        # that came; and whether its contexts are told apart by one more token.
+        # that came; and whether it has longer contexts below it.
         self._count = array("i", [0])
         self._place = array("i", [0])
         self._most = array("i", [0])
@@ -99,8 +102,7 @@ class ContextTree:
         Of equally frequent continuations the one that was seen last is taken.
         """
         node, _ = self._deepest(text)
-        size = 0 if node == _ROOT else self._agreeing(self._place[node], text)
-        return Match(size, self._place[node], self._share(node)) if size >= SHORTEST else None
+        return self._match(node, text)
 
     def follow(self, match: Match, text: Sequence[int], length: int, least_share: float) -> list[int]:
         """Up to `length` tokens that are expected after `text`, whose `match` this is.
@@ -119,41 +121,52 @@ class ContextTree:
             place, known = place + 1, min(known + 1, self.max_context)
             node, depth = self._deepest(context)
             if depth >= known or self._ends(place):
-                if depth < SHORTEST:
+                better = self._match(node, context)
+                if better is None:
                     break
-                place, known, share = self._place[node], depth, share * self._share(node)
+                place, known, share = better.place, better.size, share * better.share
         return drafted
+
+    def _match(self, node: int, text: Sequence[int]) -> Match | None:
+        """What a node says about the end of `text`, which its context is."""
+        size = 0 if node == _ROOT else self._agreeing(self._place[node], text)
+        return Match(size, self._place[node], self._most[node] / self._count[node]) if size >= SHORTEST else None
 
     def _learn(self, end: int) -> None:
         """Count the token at `end` as a continuation of the contexts before it."""
         node = _ROOT
         for size in range(1, self.max_context + 1):
-            child = self._children.get(node * _STRIDE + self._tokens[end - size])
+            token = self._tokens[end - size]
+            child = self._children.get(node * _STRIDE + token)
             if child is None:
-                self._add(node, size, end)
+                self._add(node, token, end)
                 return
             node, before = child, self._place[child]
             self._count_one(node, end)
             if not self._grown[node]:
-                self._grow(node, size + 1, (before, end))
+                self._tell_apart(node, size, before, end)
                 return
 
-    def _grow(self, node: int, size: int, ends: Iterable[int]) -> None:
-        """Tell a context apart by one more token, from what is known of where it stands."""
-        if size <= self.max_context:
+    def _tell_apart(self, node: int, size: int, before: int, end: int) -> None:
+        """Grow the context of `size` tokens that stands in front of both places by the tokens it lacks to differ."""
+        for longer in range(size + 1, min(size + GROWTH, self.max_context) + 1):
             self._grown[node] = True
-            for end in ends:
-                self._add(node, size, end)
+            earlier, latest = self._tokens[before - longer], self._tokens[end - longer]
+            if earlier != latest:
+                self._add(node, earlier, before)
+                self._add(node, latest, end)
+                return
+            self._add(node, earlier, before)
+            if earlier == BORDER:
+                return
+            node = len(self._count) - 1
+            self._count_one(node, end)
 
-    def _add(self, node: int, size: int, end: int) -> None:
-        """Count an occurrence, in front of `end`, of the context of `size` tokens whose last `size` - 1 are `node`."""
-        token = self._tokens[end - size]
+    def _add(self, node: int, token: int, end: int) -> None:
+        """A node for the context that is longer by `token`, seen for the first time, in front of `end`."""
         if token == BORDER:
             return
-        child = self._children.setdefault(node * _STRIDE + token, len(self._count))
-        if child < len(self._count):
-            self._count_one(child, end)
-            return
+        self._children[node * _STRIDE + token] = len(self._count)
         self._count.append(1)
         self._place.append(end)
         self._most.append(1)
@@ -169,9 +182,6 @@ class ContextTree:
         self._followed[base + self._tokens[end]] = times
         if times >= self._most[node]:
             self._most[node], self._place[node] = times, end
-
-    def _share(self, node: int) -> float:
-        return self._most[node] / self._count[node]
 
     def _deepest(self, text: Sequence[int]) -> tuple[int, int]:
         """Node of the longest context that `text` ends with, and its tokens."""
