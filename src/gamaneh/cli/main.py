@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import typer
 
+from gamaneh.cli.advise import give_advice
 from gamaneh.cli.audit import audit_losslessness
 from gamaneh.cli.bench import run_bench
 from gamaneh.cli.compare import compare_modes
@@ -14,6 +15,7 @@ from gamaneh.cli.models import list_models
 from gamaneh.cli.pull import pull_model
 from gamaneh.cli.report import report_runs
 from gamaneh.cli.serve import serve_model
+from gamaneh.cli.what_if import replay_traffic
 
 app = typer.Typer(
     name="gamaneh",
@@ -29,6 +31,8 @@ app.command("inspect")(inspect_heads)
 app.command("serve")(serve_model)
 app.command("compare")(compare_modes)
 app.command("bench")(run_bench)
+app.command("advise")(give_advice)
+app.command("what-if")(replay_traffic)
 app.command("audit")(audit_losslessness)
 app.command("report")(report_runs)
 app.command("demo")(show_demo)

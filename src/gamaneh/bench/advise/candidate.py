@@ -1,0 +1,163 @@
+"""The proposers that may be advised: those that need nothing, and those that come with a draft model or heads."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from gamaneh.engine.llm import LLM
+from gamaneh.errors import GamanehError
+from gamaneh.kv.cache import bytes_per_block
+from gamaneh.models.loading import LoadedModel, load
+from gamaneh.models.tokenizer import tokenizer_difference
+from gamaneh.options import EngineOptions, SpeculationOptions
+
+SAME_TOKENIZER = "same"
+OTHER_TOKENIZER = "other"
+NO_TOKENIZER = "none"
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """What a proposer is made of beside the target, as the user named it; at most one of the two."""
+
+    draft_model: str | None = None
+    heads: str | None = None
+
+    @property
+    def title(self) -> str:
+        """The name of the part; empty for none."""
+        return self.draft_model or self.heads or ""
+
+
+NO_PARTS = Parts()
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """One proposer with its parts, ready to be measured.
+
+    Args:
+        proposer: its name in the registry.
+        llm: an engine that has it, and nothing that was made of other parts.
+        weight_bytes, token_bytes: memory whatever is served, and for each token in the cache.
+        tokenizer: whether the draft model has the target's; `none` without a draft model.
+    """
+
+    proposer: str
+    parts: Parts
+    llm: LLM
+    weight_bytes: int
+    token_bytes: int
+    tokenizer: str
+
+    @property
+    def title(self) -> str:
+        return f"{self.proposer} ({self.parts.title})" if self.parts.title else self.proposer
+
+
+@dataclass(frozen=True, slots=True)
+class Unusable:
+    """A proposer that cannot be used, or failed, and why."""
+
+    title: str
+    reason: str
+
+
+class Workshop:
+    """Builds engines over one target, each with one part beside it or none.
+
+    Args:
+        options: of every engine.
+    """
+
+    def __init__(self, target: LoadedModel, options: EngineOptions) -> None:
+        self.target, self.options = target, options
+        self._drafts: dict[str, LoadedModel] = {}
+
+    def build(self, parts: Parts, speculation: SpeculationOptions, options: EngineOptions | None = None) -> LLM:
+        """A new engine.
+
+        Raises:
+            GamanehError: the part cannot be found, read or used with this target.
+        """
+        return LLM(
+            self.target,
+            draft_model=self._draft(parts),
+            heads=() if parts.heads is None else (parts.heads,),
+            speculation=speculation,
+            options=options or self.options,
+        )
+
+    def candidates(self, parts: Sequence[Parts], only: Sequence[str] = ()) -> Iterator[Candidate | Unusable]:
+        """Every proposer that the target and these parts allow.
+
+        Args:
+            only: names of proposers; empty takes all that are built by themselves.
+
+        Raises:
+            InvalidOption: a name in `only` is not that of a proposer, or needs something that is missing.
+        """
+        bare = self.build(NO_PARTS, SpeculationOptions())
+        own = set(bare.engine.proposers)
+        found = [*self._of(bare, NO_PARTS, own), *(one for part in parts for one in self._with(part, own))]
+        wanted = [one for one in found if not only or isinstance(one, Unusable) or one.proposer in only]
+        yield from wanted
+        if any(isinstance(one, Unusable) for one in wanted):
+            return  # a name that is not there may be that of what could not be used
+        there = {one.proposer for one in wanted if isinstance(one, Candidate)}
+        for name in dict.fromkeys(name for name in only if name not in there):
+            yield from self._of(self.build(NO_PARTS, asking_for(name)), NO_PARTS, {name})
+
+    def _with(self, parts: Parts, own: set[str]) -> Iterator[Candidate | Unusable]:
+        """The proposers that are there because of these parts."""
+        try:
+            llm = self.build(parts, SpeculationOptions())
+        except GamanehError as error:
+            yield Unusable(parts.title, str(error))
+            return
+        yield from self._of(llm, parts, set(llm.engine.proposers) - own)
+
+    def _of(self, llm: LLM, parts: Parts, names: set[str]) -> Iterator[Candidate]:
+        for name in llm.engine.proposers:
+            if name in names:
+                yield Candidate(
+                    proposer=name,
+                    parts=parts,
+                    llm=llm,
+                    weight_bytes=_weights(llm, name),
+                    token_bytes=0 if llm.draft is None else token_bytes(llm.draft),
+                    tokenizer=_compared(llm),
+                )
+
+    def _draft(self, parts: Parts) -> LoadedModel | None:
+        name = parts.draft_model
+        if name is None:
+            return None
+        if name not in self._drafts:
+            dtype = str(self.target.dtype).removeprefix("torch.")
+            self._drafts[name] = load(name, dtype=dtype, device=str(self.target.device))
+        return self._drafts[name]
+
+
+def asking_for(proposer: str) -> SpeculationOptions:
+    """Options that have this proposer built, and nothing calibrated."""
+    return SpeculationOptions(proposer=proposer, draft_length=1)
+
+
+def token_bytes(model: LoadedModel) -> int:
+    """Bytes of one token in the model's KV cache."""
+    config = model.config
+    return bytes_per_block(config.num_layers, 1, config.num_kv_heads, config.head_dim, model.decoder.dtype)
+
+
+def _weights(llm: LLM, proposer: str) -> int:
+    """Of a draft model its weights; of other proposers all that they hold."""
+    return llm.engine.proposers[proposer].memory_bytes() if llm.draft is None else llm.draft.weight_bytes
+
+
+def _compared(llm: LLM) -> str:
+    if llm.draft is None:
+        return NO_TOKENIZER
+    same = tokenizer_difference(llm.tokenizer, llm.draft.tokenizer) is None
+    return SAME_TOKENIZER if same else OTHER_TOKENIZER

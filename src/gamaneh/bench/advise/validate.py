@@ -1,0 +1,210 @@
+"""Runs the pick for real, alternated with plain decoding and with what would be served, and times whole answers.
+
+Formulas
+    speed-up    sum of plain seconds / sum of speculative seconds over the units, prompts included
+    interval    95 % of the speed-ups with units drawn again with replacement (Efron 1979)
+    deviation   |predicted / measured - 1|
+Units are those of the prediction. The order of the ways is turned from unit to unit, and a first unit,
+answered each way, is dropped. Where requests have to come more than once to fill a batch, each time they have
+a salt of their own, so that neither the prefix cache nor a proposer that learns from answers knows them.
+"""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from gamaneh.bench.advise.recording import limited
+from gamaneh.bench.advise.simulate import make_units
+from gamaneh.bench.advise.workload import Request
+from gamaneh.bench.statistics import Interval
+from gamaneh.engine.llm import LLM
+from gamaneh.errors import InvalidRequest
+from gamaneh.metrics.percentiles import Percentiles, percentiles
+from gamaneh.metrics.timeline import RequestTimeline
+from gamaneh.options import SamplingParams
+
+MOST_DEVIATION = 0.15
+"""Between prediction and measurement, from which on no verdict is given."""
+
+_RESAMPLES = 2000
+_SEED = 20250101
+
+PLAIN_WAY = "plain"
+FIXED_WAY = "fixed"
+SERVED_WAY = "served"
+
+
+@dataclass(frozen=True, slots=True)
+class Latencies:
+    """Times of one way of decoding, in seconds.
+
+    Args:
+        e2e, ttft, tpot: one value for each request.
+        itl: the gaps between deliveries of all requests.
+    """
+
+    e2e: Percentiles
+    ttft: Percentiles
+    tpot: Percentiles
+    itl: Percentiles
+
+
+@dataclass(frozen=True, slots=True)
+class Validation:
+    """A real run of the pick.
+
+    Args:
+        batch: requests at once.
+        predicted: speed-up of the pick with its fixed draft length.
+        measured: the same, measured.
+        served: measured speed-up of what `gamaneh serve` would do, draft lengths adapting.
+        differing: answers, of either, that are not the plain ones; `answers` were compared.
+        latencies: by way.
+    """
+
+    batch: int
+    units: int
+    predicted: float
+    measured: Interval
+    served: Interval
+    answers: int
+    differing: int
+    latencies: Mapping[str, Latencies]
+
+    @property
+    def deviation(self) -> float:
+        return abs(self.predicted / self.measured.value - 1.0)
+
+    @property
+    def agrees(self) -> bool:
+        """Prediction and measurement are close enough to rely on."""
+        return self.deviation <= MOST_DEVIATION
+
+    @property
+    def better(self) -> Interval:
+        """The faster of the two."""
+        return max(self.measured, self.served, key=lambda interval: interval.value)
+
+
+@dataclass(frozen=True, slots=True)
+class Salted:
+    """A request, in one of the passes through all of them."""
+
+    request: Request
+    salt: str
+
+
+@dataclass(slots=True)
+class _Way:
+    """One way of decoding, with what its engine tells about requests."""
+
+    llm: LLM
+    timelines: list[RequestTimeline] = field(default_factory=list)
+    seconds: list[float] = field(default_factory=list)
+    tokens: list[list[int]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.llm.engine.request_observers.append(self.timelines.append)
+
+    def answer(self, unit: Sequence[Salted], params: SamplingParams) -> None:
+        """Answer one unit and keep what it took.
+
+        Raises:
+            InvalidRequest: a request cannot be answered.
+        """
+        engine = self.llm.engine
+        started = time.perf_counter()
+        answers: dict[str, list[int]] = {self._add(one, params): [] for one in unit}
+        while engine.has_work:
+            for output in engine.step():
+                answers[output.request_id] += output.tokens
+                if output.error is not None:
+                    raise InvalidRequest("prompt", "must be one the model can answer", output.error)
+        self.seconds.append(time.perf_counter() - started)
+        self.tokens += answers.values()
+
+    def restart(self) -> None:
+        """Forget the warm-up."""
+        self.timelines.clear()
+        self.seconds.clear()
+        self.tokens.clear()
+
+    def _add(self, one: Salted, params: SamplingParams) -> str:
+        reference = one.request.reference
+        return self.llm.engine.add(
+            one.request.prompt,
+            limited(params, one.request),
+            reference=self.llm.tokenizer.encode(reference, special=False) if reference else (),
+            salt=one.salt,
+        )
+
+
+def validate(
+    ways: Mapping[str, LLM], requests: Sequence[Request], params: SamplingParams, batch: int, predicted: float
+) -> Validation:
+    """Answer all requests each way, alternated.
+
+    Args:
+        ways: `plain`, `fixed` and `served`; their engines run `batch` requests at once.
+
+    Raises:
+        InvalidRequest: a request cannot be answered.
+    """
+    running = {name: _Way(llm) for name, llm in ways.items()}
+    units = salted_units(requests, batch)
+    for way in running.values():
+        way.answer([Salted(one.request, "warm-up") for one in units[0]], params)
+        way.restart()
+    for number, unit in enumerate(units):
+        names = list(running)
+        for name in names[number % len(names) :] + names[: number % len(names)]:
+            running[name].answer(unit, params)
+    plain, fixed, served = (running[name] for name in (PLAIN_WAY, FIXED_WAY, SERVED_WAY))
+    return Validation(
+        batch=batch,
+        units=len(units),
+        predicted=predicted,
+        measured=ratio_of_sums(plain.seconds, fixed.seconds),
+        served=ratio_of_sums(plain.seconds, served.seconds),
+        answers=len(fixed.tokens) + len(served.tokens),
+        differing=_differing(plain, fixed) + _differing(plain, served),
+        latencies={name: _latencies(way.timelines) for name, way in running.items()},
+    )
+
+
+def salted_units(requests: Sequence[Request], batch: int) -> list[list[Salted]]:
+    """The units of the prediction, with a new salt for each pass through the requests."""
+    passes = itertools.count()
+    return [
+        [Salted(request, str(next(passes) // len(requests))) for request in unit]
+        for unit in make_units(requests, batch)
+    ]
+
+
+def ratio_of_sums(plain: Sequence[float], speculative: Sequence[float]) -> Interval:
+    """Sum of plain seconds / sum of speculative seconds, paired by unit; with one unit the interval has no width."""
+    pairs = np.array([plain, speculative])
+    draws = np.random.default_rng(_SEED).integers(len(plain), size=(_RESAMPLES, len(plain)))
+    sums = pairs[:, draws].sum(axis=2)
+    low, high = np.quantile(sums[0] / sums[1], [0.025, 0.975])
+    return Interval(float(pairs[0].sum() / pairs[1].sum()), float(low), float(high))
+
+
+def _differing(plain: _Way, other: _Way) -> int:
+    return sum(one != two for one, two in zip(plain.tokens, other.tokens, strict=True))
+
+
+def _latencies(timelines: Sequence[RequestTimeline]) -> Latencies:
+    known: dict[str, list[float]] = defaultdict(list)
+    for timeline in timelines:
+        for name in ("e2e", "ttft", "tpot"):
+            value = getattr(timeline, name)
+            known[name] += [] if value is None else [value]
+        known["itl"] += timeline.inter_token_latencies
+    return Latencies(**{name: percentiles(known[name]) for name in ("e2e", "ttft", "tpot", "itl")})

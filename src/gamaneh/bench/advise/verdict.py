@@ -1,0 +1,139 @@
+"""The verdict: use it, do not, or none at all, with reasons and the command that follows."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from gamaneh.bench.advise.checklist import LEAST_DECODE_SHARE, Evidence, Phrase
+from gamaneh.bench.advise.measure import Measured
+from gamaneh.bench.advise.predict import Prediction
+from gamaneh.bench.advise.validate import MOST_DEVIATION
+from gamaneh.bench.statistics import Interval
+
+LEAST_GAIN = 1.05
+"""Below it a gain is not worth a second model, a second cache and another thing that can break."""
+
+FIXED_MARGIN = 1.1
+"""How much faster a fixed draft length must be than an adapting one to be advised: it does not withdraw by itself."""
+
+
+class Outcome(StrEnum):
+    """What to do."""
+
+    USE = "use"
+    DO_NOT = "do_not"
+    NO_VERDICT = "no_verdict"
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What to do and why.
+
+    Args:
+        gain: measured speed-up of what is advised; None without a measurement.
+        fixed_k: draft length that is advised; None for one that adapts.
+        largest_batch: most requests at once for which a gain is predicted; 0 for none.
+        command: that serves the model accordingly; empty without a verdict.
+    """
+
+    outcome: Outcome
+    reasons: tuple[Phrase, ...]
+    gain: Interval | None = None
+    fixed_k: int | None = None
+    largest_batch: int = 0
+    command: tuple[str, ...] = ()
+
+    @property
+    def command_line(self) -> str:
+        """The command as it is typed."""
+        return shlex.join(self.command)
+
+
+def judge(evidence: Evidence, by_batch: Sequence[Prediction], serve: Sequence[str]) -> Verdict:
+    """The verdict about one pick.
+
+    Args:
+        by_batch: predictions for it by requests at once, ascending.
+        serve: command that serves the target plain, as far as its own options go.
+    """
+    outcome = evidence.validation
+    if not outcome.agrees:
+        return Verdict(Outcome.NO_VERDICT, (_disagreement(evidence),))
+    fixed = outcome.measured.value > FIXED_MARGIN * outcome.served.value
+    gain = outcome.measured if fixed else outcome.served
+    against = tuple(_objections(evidence, gain))
+    if against:
+        reasons = (*against, *_causes(evidence, by_batch))
+        return Verdict(Outcome.DO_NOT, reasons, gain, command=(*serve, "--plain"))
+    k = evidence.prediction.k
+    return Verdict(
+        outcome=Outcome.USE,
+        reasons=tuple(_grounds(evidence, gain)),
+        gain=gain,
+        fixed_k=k if fixed else None,
+        largest_batch=max((one.batch for one in by_batch if one.speedup.value >= LEAST_GAIN), default=evidence.batch),
+        command=(*serve, *_options(evidence.pick, k if fixed else None)),
+    )
+
+
+def unmeasured(reasons: Sequence[Phrase]) -> Verdict:
+    """No verdict, as nothing could be measured."""
+    return Verdict(Outcome.NO_VERDICT, tuple(reasons))
+
+
+def _disagreement(evidence: Evidence) -> Phrase:
+    outcome = evidence.validation
+    values = {"predicted": outcome.predicted, "measured": outcome.measured.value}
+    return Phrase("disagreement", {**values, "deviation": outcome.deviation, "most": MOST_DEVIATION})
+
+
+def _objections(evidence: Evidence, gain: Interval) -> list[Phrase]:
+    """Each of them alone decides against it."""
+    objections: list[Phrase] = []
+    if evidence.invariant and evidence.validation.differing:
+        objections.append(Phrase("differs", {"differing": evidence.validation.differing}))
+    if evidence.memory.largest_batch < evidence.batch:
+        objections.append(Phrase("no_memory", {"batch": evidence.batch, "largest": evidence.memory.largest_batch}))
+    if gain.value < LEAST_GAIN or gain.low <= 1.0:
+        values = {"value": gain.value, "low": gain.low, "high": gain.high, "least": LEAST_GAIN}
+        objections.append(Phrase("no_gain", values))
+    return objections
+
+
+def _causes(evidence: Evidence, by_batch: Sequence[Prediction]) -> list[Phrase]:
+    """Why it does not pay, as far as the figures tell."""
+    causes: list[Phrase] = []
+    share, found = evidence.plain.decode_share, evidence.prediction
+    if share < LEAST_DECODE_SHARE:
+        causes.append(Phrase("short", {"share": share, "most": 1.0 / (1.0 - share)}))
+    if found.tokens_per_round <= found.break_even:
+        causes.append(Phrase("too_few", {"tokens": found.tokens_per_round, "break_even": found.break_even}))
+    alone = [one for one in by_batch if one.batch < evidence.batch and one.speedup.value >= LEAST_GAIN]
+    if alone:
+        causes.append(
+            Phrase("load", {"batch": alone[-1].batch, "speedup": alone[-1].speedup.value, "now": evidence.batch})
+        )
+    return causes
+
+
+def _grounds(evidence: Evidence, gain: Interval) -> list[Phrase]:
+    found, outcome = evidence.prediction, evidence.validation
+    measured = {"value": gain.value, "low": gain.low, "high": gain.high, "batch": evidence.batch}
+    return [
+        Phrase("gains", {**measured, "predicted": outcome.predicted, "fixed": outcome.measured.value, "k": found.k}),
+        Phrase("pays_from", {"tokens": found.tokens_per_round, "break_even": found.break_even}),
+    ]
+
+
+def _options(pick: Measured, k: int | None) -> list[str]:
+    """Options of `gamaneh serve`; without a draft length it adapts, and takes whichever proposer pays."""
+    parts = pick.candidate.parts
+    named = {"--draft-model": parts.draft_model, "--heads": parts.heads}
+    options = [word for flag, value in named.items() if value is not None for word in (flag, value)]
+    if k is None:
+        return options
+    own = [] if options else [f"--{pick.candidate.proposer.replace('_', '-')}"]
+    return [*options, *own, "--draft-length", str(k)]
