@@ -118,8 +118,8 @@ def _conversations(lines: Sequence[Line]) -> list[Prompt]:
     """ShareGPT: those that a person begins; others are passed over, as they are in its own readers."""
     prompts = []
     for line in lines:
-        turns = line.values.get("conversations") or ({},)
-        text = turns[0].get("value", "")
+        turns: Sequence[Mapping[str, Any]] = line.values.get("conversations") or ({},)
+        text = str(turns[0].get("value", ""))
         if turns[0].get("from") in _ASKING and text.strip():
             identity = str(line.values.get("id", line.where))
             prompts.append(Prompt(identity, "conversation", guess_language(text), text))

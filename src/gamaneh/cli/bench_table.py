@@ -52,17 +52,21 @@ def report(console: Console, run: Run) -> None:
 
 
 def _load(load: Load) -> str:
-    rounds = f"{load.requests} requests, {load.rounds} rounds on each side"
+    rounds = f"{load.requests} requests, measured {load.rounds} times on each side"
     if load.pattern == "closed":
         return f"{load.level:g} at once ({rounds})"
     return f"{load.level:.3g} {_UNITS.get(load.pattern, 'requests a second, as recorded')} ({rounds})"
 
 
+def _table(*headers: str) -> Table:
+    table = Table(*headers, box=None, padding=(0, 1, 0, 0))
+    for column in table.columns[1:]:
+        column.justify = "right"
+    return table
+
+
 def _groups(point: Point) -> Table:
-    table = Table(
-        "", "prompts", "speed-up", "95 %", "E2E", "acceptance", "tokens / round", "plain tok/s", "spec. tok/s"
-    )
-    table.box = None
+    table = _table("", "prompts", "speed-up", "95 %", "E2E", "accepted", "tok/round", "plain", "spec. tok/s")
     for group in point.groups:
         speculation = group.speculative.speculation
         table.add_row(
@@ -80,23 +84,16 @@ def _groups(point: Point) -> Table:
 
 
 def _latencies(group: Group) -> Table:
-    table = Table("P50 / P95 / P99, ms", "TTFT", "ITL", "TPOT", "E2E", "tok/s", "req/s", "tok/char", "busy")
-    table.box = None
-    for name, figures in (("plain", group.plain), ("speculative", group.speculative)):
-        table.add_row(
-            name,
-            *(_spread(spread) for spread in (figures.ttft, figures.itl, figures.tpot, figures.e2e)),
-            _number(figures.tokens_per_second, 1),
-            _number(figures.requests_per_second),
-            _number(figures.tokens_per_character),
-            _percent(figures.utilisation),
-        )
+    table = _table("ms", "plain P50", "P95", "P99", "speculative P50", "P95", "P99")
+    plain, speculative = group.plain, group.speculative
+    for name in ("ttft", "itl", "tpot", "e2e"):
+        table.add_row(name.upper(), *_ranks(getattr(plain, name)), *_ranks(getattr(speculative, name)))
     return table
 
 
 def _notes(point: Point) -> Iterator[str]:
     whole = point.whole
-    yield f"throughput: {_times(point.throughput)} {_range(point.throughput)}"
+    yield f"throughput: {_times(point.throughput)} (95 % interval {_range(point.throughput)})"
     for name, figures in (("plain", whole.plain), ("speculative", whole.speculative)):
         yield from _side_notes(name, figures)
     speculation = whole.speculative.speculation
@@ -119,8 +116,12 @@ def _side_notes(name: str, figures: Figures) -> Iterator[str]:
     split = figures.split
     parts = {"queue": split.queue, "prefill": split.prefill, "draft": split.draft, "verify": split.verify}
     rest = {"other": split.other} if split.other is not None else {"decode": split.decode}
-    known = ", ".join(f"{part} {seconds:.1f} s" for part, seconds in {**parts, **rest}.items() if seconds is not None)
-    yield f"{name}: {known}"
+    known = ", ".join(f"{part} {seconds:.1f}" for part, seconds in {**parts, **rest}.items() if seconds is not None)
+    yield (
+        f"{name}: {_number(figures.tokens_per_second, 1)} tokens/s, {_number(figures.requests_per_second)} requests/s,"
+        f" {_number(figures.tokens_per_character)} tokens a character, processors {_percent(figures.utilisation)} busy"
+    )
+    yield f"{name}, seconds of all requests: {known}"
     if figures.goodput is not None:
         yield (
             f"{name} goodput: {figures.goodput.share:.0%} of requests met the objectives:"
@@ -202,7 +203,7 @@ def _times(interval: Interval | None) -> str:
 
 
 def _range(interval: Interval | None) -> str:
-    return "-" if interval is None else f"{interval.low:.2f} to {interval.high:.2f}"
+    return "-" if interval is None else f"{interval.low:.2f}-{interval.high:.2f}"
 
 
 def _percent(value: float | None) -> str:
@@ -213,10 +214,11 @@ def _number(value: float | None, digits: int = 2) -> str:
     return "-" if value is None else f"{value:.{digits}f}"
 
 
-def _spread(spread: Distribution | None) -> str:
+def _ranks(spread: Distribution | None) -> tuple[str, str, str]:
     if spread is None:
-        return "-"
-    return " / ".join(f"{seconds * 1e3:.0f}" for seconds in (spread.p50, spread.p95, spread.p99))
+        return "-", "-", "-"
+    p50, p95, p99 = (f"{seconds * 1e3:.0f}" for seconds in (spread.p50, spread.p95, spread.p99))
+    return p50, p95, p99
 
 
 def _yes(value: bool) -> str:

@@ -83,7 +83,8 @@ async def _gap(plain: Side, plan: Plan, record: Record, position: int) -> float 
     """The smallest gap among the tokens that made the character at `position`; None if it cannot be had."""
     ask = plan.ask(record.prompt, record.key.slot, speculate=plain.speculate)
     ask = replace(ask, params=replace(ask.params, logprobs=2))
-    length, gaps = 0, []
+    length = 0
+    gaps: list[float] = []
     try:
         async with aclosing(plain.client.stream(ask)) as deliveries:
             async for delivery in deliveries:
