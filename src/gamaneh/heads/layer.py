@@ -54,7 +54,7 @@ class TrainedLayer(nn.Module):
         """`[batch, length, hidden]`, each position sees itself and those before it."""
         x = x + self._attention(self._norm(self.attn_norm, x))
         gate, up = self.gate_up(self._norm(self.mlp_norm, x)).chunk(2, dim=-1)
-        return x + self.down(F.silu(gate) * up)
+        return x + self.down(F.silu(gate) * up)  # type: ignore[no-any-return]
 
     def canonical(self, index: int) -> dict[str, Tensor]:
         """The weights under the names that a decoder reads for its layer `index`."""
@@ -66,8 +66,12 @@ class TrainedLayer(nn.Module):
         rotated, values = torch.split(qkv, [config.num_heads + config.num_kv_heads, config.num_kv_heads], dim=1)
         rotated = rotate(rotated, *self._rotation(batch, length, x))
         queries, keys = torch.split(rotated, [config.num_heads, config.num_kv_heads], dim=1)
-        heads = (part.unflatten(0, (batch, length)).transpose(1, 2) for part in (queries, keys, values))
-        mixed = F.scaled_dot_product_attention(*heads, is_causal=True, scale=config.scale, enable_gqa=True)
+        queries, keys, values = (
+            part.reshape(batch, length, -1, config.head_dim).transpose(1, 2) for part in (queries, keys, values)
+        )
+        mixed = F.scaled_dot_product_attention(
+            queries, keys, values, is_causal=True, scale=config.scale, enable_gqa=True
+        )
         return self.out(mixed.transpose(1, 2).flatten(2))  # type: ignore[no-any-return]
 
     def _norm(self, weight: Tensor, x: Tensor) -> Tensor:

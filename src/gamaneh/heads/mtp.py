@@ -105,6 +105,7 @@ class ChainedHeads(nn.Module):
     """
 
     kind = "mtp"
+    hidden_layers: tuple[int, ...]
     _draft_ids: Tensor | None
 
     def __init__(

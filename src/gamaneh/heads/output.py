@@ -25,7 +25,7 @@ class OutputHead:
 
     def __call__(self, hidden: Tensor) -> Tensor:
         normed = F.rms_norm(hidden, self.norm.shape, self.norm, self.eps)
-        return self.linear(normed.flatten(0, -2)).unflatten(0, hidden.shape[:-1])
+        return self.linear(normed.flatten(0, -2)).view(*hidden.shape[:-1], self.linear.out_features)
 
 
 def drafting_head(decoder: Decoder, ids: Tensor | None) -> OutputHead:

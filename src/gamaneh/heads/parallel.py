@@ -31,6 +31,8 @@ class ParallelHeads(nn.Module):
         draft_ids: `[draft_vocab]` tokens that are drafted; None for all.
     """
 
+    hidden_layers: tuple[int, ...]
+    next_token: nn.Linear | None
     _draft_ids: Tensor | None
 
     def __init__(
@@ -68,7 +70,7 @@ class ParallelHeads(nn.Module):
 
     def draft_logits(self, batch: TrainBatch) -> list[Tensor]:
         """For each draft position i, `[batch, length, draft_vocab]` logits at t of the token t + 1 + i."""
-        return self(batch.hidden[:, :, 0], batch.tokens.roll(-1, dims=1))
+        return self.forward(batch.hidden[:, :, 0], batch.tokens.roll(-1, dims=1))
 
     def draft_ids(self) -> Tensor | None:
         """`[draft_vocab]` the target's token id of each draft token; None where the vocabulary is the target's."""
@@ -89,14 +91,15 @@ class ParallelHeads(nn.Module):
             self.next_token.weight.zero_()
         if self.matrices:
             rows = head_rows(decoder, self._draft_ids).float() * decoder.norm.float()
-            for matrix in self.matrices:
-                matrix.weight.copy_(rows)
+            for weight in self.matrices.parameters():
+                weight.copy_(rows)
 
     def _mixed(self, hidden: Tensor, next_ids: Tensor) -> Tensor:
         unit = self._unit(hidden)
         if self.next_token is None or self._embed is None:
             return unit
-        return unit + self.next_token(self._unit(self._embed(next_ids).to(unit.dtype)))
+        seen: Tensor = self.next_token(self._unit(self._embed(next_ids).to(unit.dtype)))
+        return unit + seen
 
     def _unit(self, x: Tensor) -> Tensor:
         return F.rms_norm(x, x.shape[-1:], eps=self._output.eps)

@@ -83,7 +83,7 @@ class ParallelHeadsProposer:
                 break
         return chain.draft()
 
-    def _tree(self, row: ProposalRow, logits: Tensor, places: Sequence[Place]) -> Draft:
+    def _tree(self, row: ProposalRow, logits: Tensor, places: tuple[Place, ...]) -> Draft:
         guesses = self._guesses(row, logits, widths(places))
         tokens: list[int] = []
         parents: list[int] = []
