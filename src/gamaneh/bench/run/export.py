@@ -41,6 +41,16 @@ def write_csv(run: Run, path: Path) -> None:
     _write(path, text.getvalue())
 
 
+def check_folder(path: Path) -> None:
+    """Find out before measuring, not after.
+
+    Raises:
+        CannotWrite: the file's folder is not there.
+    """
+    if not path.absolute().parent.is_dir():
+        raise CannotWrite(f"{path} cannot be written: its folder is not there")
+
+
 def to_text(run: Run) -> str:
     """JSON on one line; six digits of each figure are more than any measurement has."""
     return json.dumps(rounded(run.to_json()), ensure_ascii=False, allow_nan=False)
