@@ -82,7 +82,7 @@ EXAMPLES: Mapping[str, str] = {
     "pull": "gamaneh pull smollm2-135m-instruct",
     "models": "gamaneh models --json",
     "generate": "gamaneh generate --model smollm2-135m-instruct --chat -n 64 'Name three uses of a rope.'",
-    "inspect": "gamaneh inspect my-heads --json",
+    "inspect": "gamaneh inspect smollm2-135m-instruct/medusa --json",
     "serve": "gamaneh serve --model smollm2-135m-instruct --port 8000",
     "compare": "gamaneh compare --model smollm2-135m-instruct --lookup --limit 4 -n 48 --json",
     "bench": "gamaneh bench --model smollm2-135m-instruct --lookup --limit 4 --rounds 1 -n 24 --out run.json",

@@ -1,4 +1,4 @@
-"""The catalogue's names over tiny models, so that every example runs as written, offline and in seconds."""
+"""The catalogue's names over tiny models and heads, so that every example runs as written, offline and in seconds."""
 
 from __future__ import annotations
 
@@ -12,10 +12,15 @@ import pytest
 from gguf import GGUFWriter
 from tokenizers.pre_tokenizers import ByteLevel
 
+from gamaneh.heads import locate
+from gamaneh.heads.artifact import save_artifact
 from gamaneh.models import catalogue, fetch
 from gamaneh.models.catalogue import Entry
 from gamaneh.models.gguf_tokenizer import CONTROL
+from gamaneh.models.loading import load
+from gamaneh.testing import tiny_heads
 
+SHIPPED_FOR = "smollm2-135m-instruct"
 HIDDEN, INNER, HEADS, CONTEXT = 32, 48, 4, 4096
 TEMPLATE = "{% for message in messages %}{{ message.content }}\n{% endfor %}"
 
@@ -26,6 +31,10 @@ def install(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     entries = {entry.name: _tiny_entry(entry, folder, seed) for seed, entry in enumerate(catalogue.entries())}
     monkeypatch.setattr(catalogue, "_ENTRIES", entries)
     monkeypatch.setenv(fetch.CACHE_VARIABLE, str(folder))
+    monkeypatch.setattr(locate, "SHIPPED", folder / "shipped")
+    target = load(SHIPPED_FOR)
+    for kind in ("medusa", "eagle"):
+        save_artifact(tiny_heads(target, kind), locate.SHIPPED / SHIPPED_FOR / kind)
 
 
 def _tiny_entry(entry: Entry, folder: Path, seed: int) -> Entry:
