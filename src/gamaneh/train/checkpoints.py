@@ -6,6 +6,7 @@ import json
 import shutil
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from pickle import UnpicklingError
 from typing import Any
 
 import torch
@@ -84,7 +85,7 @@ class Checkpoints:
         try:
             optimizer.load_state_dict(torch.load(folder / OPTIMIZER, weights_only=True))
             return Course(**read_json(folder / COURSE))
-        except (OSError, RuntimeError, ValueError, TypeError, EOFError) as error:
+        except (OSError, RuntimeError, ValueError, TypeError, EOFError, UnpicklingError) as error:
             raise CorruptModel(f"checkpoint {folder} must be whole ({error}); delete it to go on without") from error
 
     def load_best(self, course: Course, module: nn.Module) -> None:

@@ -94,7 +94,7 @@ class FeatureStore:
         hidden = rows[..., :split].contiguous().view(self._dtype)
         return FeatureBatch(
             tokens=tokens,
-            hidden=hidden.unflatten(-1, (len(self.layers), self._hidden_size)),
+            hidden=hidden.view(*shape, len(self.layers), self._hidden_size),
             learned=learned,
             greedy=rows[..., split : split + 4].contiguous().view(torch.int32).squeeze(-1).long(),
             logsumexp=rows[..., split + 4 :].contiguous().view(torch.float32).squeeze(-1),

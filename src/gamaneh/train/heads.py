@@ -20,7 +20,7 @@ from gamaneh.train.checkpoints import Course
 from gamaneh.train.corpus import Corpus, corpus_features
 from gamaneh.train.features import FeatureBatch, FeatureStore
 from gamaneh.train.loop import Lesson, Loop
-from gamaneh.train.losses import TargetProbs, cross_entropy, draft_loss, next_weights
+from gamaneh.train.losses import Pairs, TargetProbs, draft_loss
 from gamaneh.train.options import LoopOptions
 from gamaneh.train.provenance import describe_course, provenance
 from gamaneh.train.runs import Say, Workshop, run_key
@@ -103,9 +103,9 @@ class HeadsLesson(Lesson):
     def forward(self, batch: int, step: int) -> Tensor:
         """The loss on a batch, by its number."""
         features = self._train.batch(self.batches[batch]).to(self._device)
-        logits, target_probs = self._guess(features)
-        weights = next_weights(features.learned)
-        return draft_loss(logits, target_probs, weights, self._options.depth_decay, cross_entropy)
+        pairs = Pairs(features.learned)
+        logits, target_probs = self._guess(features, pairs)
+        return draft_loss(logits, target_probs, pairs, self._options.depth_decay)
 
     def examine(self) -> Figures:
         """Rounds on the held-out texts, and how the tokens of each draft position are ordered."""
@@ -113,17 +113,18 @@ class HeadsLesson(Lesson):
         ids = self._heads[0].draft_ids()
         for indexes in make_batches(self._held_out.samples, self._options.batch_tokens, seed=0):
             features = self._held_out.batch(indexes).to(self._device)
-            logits, target_probs = self._guess(features)
-            hits, sums = score_rows(logits, features.greedy, target_probs, next_weights(features.learned), ids)
+            pairs = Pairs(features.learned)
+            logits, target_probs = self._guess(features, pairs)
+            hits, sums = score_rows(logits, features.greedy, target_probs, pairs, ids)
             figures.add_rows(*sums)
             add_rounds(figures, hits, features.learned, [self._held_out.samples[at].category for at in indexes])
         return figures
 
-    def _guess(self, features: FeatureBatch) -> tuple[list[Tensor], Tensor]:
-        """Logits of every draft position, and the target's probabilities of the same tokens."""
+    def _guess(self, features: FeatureBatch, pairs: Pairs) -> tuple[list[Tensor], Tensor]:
+        """Logits of every draft position, and the target's probabilities of the same tokens where they are known."""
         hidden = features.hidden[:, :, self._layers]
         logits = self._heads[0].draft_logits(TrainBatch(features.tokens, hidden, features.learned))
-        return logits, self._target(features.hidden[:, :, self._last], features.logsumexp)
+        return logits, self._target(features.hidden[pairs.before][:, self._last], features.logsumexp[pairs.before])
 
 
 def _draft_ids(loaded: LoadedModel, corpus: Corpus, size: int | None, say: Say) -> Tensor | None:

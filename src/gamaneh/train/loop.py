@@ -105,14 +105,16 @@ class Loop:
         """The batch of this process: each pass visits all of them, in another order."""
         epoch, place = divmod(step, self.steps_per_epoch)
         order = epoch_order(self.lesson.num_batches, self.options.seed, epoch)
-        return order[(place * self.accelerator.num_processes + self.accelerator.process_index) % len(order)]
+        place = place * int(self.accelerator.num_processes) + int(self.accelerator.process_index)
+        return order[place % len(order)]
 
     def _agreed(self, seconds: float) -> float:
         """All processes have to stop at the same step."""
         if self.accelerator.num_processes == 1:
             return seconds
         mine = torch.tensor(seconds, dtype=torch.float32, device=self.accelerator.device)
-        return float(self.accelerator.reduce(mine, reduction="mean"))
+        mean: Tensor = self.accelerator.reduce(mine, reduction="mean")
+        return float(mean)
 
     def _progress(self, course: Course) -> float:
         """From 0 to 1, by steps or by time, whichever is further."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -11,6 +12,9 @@ from torch import Tensor
 from gamaneh.heads.borrowed import head_rows
 from gamaneh.models.decoder import Decoder
 from gamaneh.train.options import Divergence
+
+ROWS_AT_ONCE = 64
+"""Rows of a loss that are worked on at a time."""
 
 
 class TargetProbs:
@@ -34,53 +38,87 @@ class TargetProbs:
         return logits.sub_(logsumexp[..., None]).exp_()
 
 
-def cross_entropy(logits: Tensor, target_probs: Tensor, weights: Tensor) -> Tensor:
-    """Sum over rows of weight * -sum_v target_probs[v] log softmax(logits)[v].
-
-    With probabilities that leave out part of the vocabulary, each row counts by the share that it can reach.
+class Pairs:
+    """Which rows of draft and target speak of the same token.
 
     Args:
-        logits: `[..., vocab]`.
-        target_probs: `[..., vocab]`.
-        weights: `[...]`, 0 leaves a row out.
+        learned: `[batch, length]` tokens that may be learned from.
     """
-    return -(torch.einsum("...v,...v->...", target_probs, logits.float().log_softmax(-1)) * weights).sum()
+
+    def __init__(self, learned: Tensor) -> None:
+        self.before = F.pad(learned[:, 1:], (0, 1))
+        """`[batch, length]`, true where the token behind may be learned from: there the target's opinion is known."""
+        self._place = self.before.flatten().cumsum(0) - 1
+
+    def rows(self, draft_position: int) -> tuple[Tensor, Tensor]:
+        """Rows of `[batch * length]` in which this draft position guesses a learned token, and the places of the
+        target's opinions about these among all that are known.
+        """
+        known = self.before.clone()
+        known[:, :draft_position] = False
+        behind = known.flatten().nonzero()[:, 0]
+        return behind - draft_position, self._place[behind]
 
 
-def divergence(logits: Tensor, target_logprobs: Tensor, weights: Tensor, kind: Divergence) -> Tensor:
-    """Sum over rows of weight * KL(target || draft) (`forward`) or KL(draft || target) (`reverse`).
+class SoftCrossEntropy(torch.autograd.Function):
+    """Scale times the sum over pairs of rows of -sum_v target_probs[v] log softmax(logits)[v].
+
+    With probabilities that leave out part of the vocabulary, each row counts by the share that it can reach. The
+    gradient, softmax(logits) * sum(target_probs) - target_probs, is made at once and a few rows at a time, as long as
+    they are in the processor's cache.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, logits: Tensor, target_probs: Tensor, rows: Tensor, places: Tensor, scale: float) -> Tensor:
+        """
+        Args:
+            logits: `[num_rows, vocab]`.
+            target_probs: `[num_known, vocab]` float32.
+            rows, places: `[num_pairs]` of the two; no row comes twice.
+        """
+        total = torch.zeros((), dtype=torch.float32, device=logits.device)
+        gradient = torch.zeros_like(logits)
+        for some, known in zip(rows.split(ROWS_AT_ONCE), places.split(ROWS_AT_ONCE), strict=True):
+            scores, probs = logits[some].float(), target_probs[known]
+            sums, mass = scores.logsumexp(-1, keepdim=True), probs.sum(-1, keepdim=True)
+            total += (mass * sums).sum() - torch.dot(probs.flatten(), scores.flatten())
+            gradient[some] = scores.sub_(sums).exp_().mul_(mass).sub_(probs).mul_(scale).to(logits.dtype)
+        ctx.save_for_backward(gradient)
+        return total * scale
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None, None, None]:
+        (gradient,) = ctx.saved_tensors
+        # In place: another tensor of this size costs more than the product.
+        return gradient.mul_(gradients[0]), None, None, None, None
+
+
+def divergence(logits: Tensor, target_logprobs: Tensor, kind: Divergence) -> Tensor:
+    """Mean over rows of KL(target || draft) (`forward`) or KL(draft || target) (`reverse`).
 
     Args:
-        logits: `[..., vocab]` of the draft.
-        target_logprobs: `[..., vocab]`.
-        weights: `[...]`, 0 leaves a row out.
+        logits: `[num_rows, vocab]` of the draft.
+        target_logprobs: `[num_rows, vocab]`.
     """
     draft_logprobs = logits.float().log_softmax(-1)
     first, second = (target_logprobs, draft_logprobs) if kind == "forward" else (draft_logprobs, target_logprobs)
-    return ((first.exp() * (first - second)).sum(-1) * weights).sum()
+    return (first.exp() * (first - second)).sum() / max(len(logits), 1)
 
 
-def draft_loss(
-    logits: Sequence[Tensor], target_probs: Tensor, weights: Tensor, decay: float, loss: Callable[..., Tensor]
-) -> Tensor:
-    """Mean over rows and draft positions of a loss, position i weighted with decay^(i - 1).
+def draft_loss(logits: Sequence[Tensor], target_probs: Tensor, pairs: Pairs, decay: float) -> Tensor:
+    """Mean soft cross-entropy over rows and draft positions, position i weighted with decay^(i - 1).
 
-    Cai et al. 2024 (Medusa, section 2.2.1) and Li et al. 2025 (EAGLE-3) weight by a power of 0.8 too.
+    Cai et al. 2024 (Medusa, section 2.2.1) weight by a power of 0.8 too.
 
     Args:
         logits: for each draft position i `[batch, length, draft_vocab]`, at t for the token t + 1 + i.
-        target_probs: `[batch, length, draft_vocab]` of the target, at t for the token t + 1.
-        weights: `[batch, length]`, at t 1 where the token t + 1 may be learned from, else 0.
+        target_probs: `[num_known, draft_vocab]` of the target, for the tokens behind `pairs.before`.
     """
-    total = norm = torch.zeros((), device=weights.device)
-    for at, part in enumerate(logits, start=1):
-        rows = slice(None, part.shape[1] - at)
-        share = decay ** (at - 1)
-        total = total + share * loss(part[:, rows], target_probs[:, at:], weights[:, at:])
-        norm = norm + share * weights[:, at:].sum()
-    return total / norm.clamp(min=1)
-
-
-def next_weights(learned: Tensor) -> Tensor:
-    """`[batch, length]` learned tokens -> `[batch, length]`, at t 1 where the token t + 1 is one, as float32."""
-    return F.pad(learned[:, 1:], (0, 1)).float()
+    shares = [decay**at for at in range(len(logits))]
+    found = [pairs.rows(at) for at in range(1, len(logits) + 1)]
+    whole = max(sum(share * len(rows) for share, (rows, _) in zip(shares, found, strict=True)), 1.0)
+    losses: list[Tensor] = [
+        SoftCrossEntropy.apply(part.flatten(0, 1), target_probs, rows, places, share / whole)
+        for part, share, (rows, places) in zip(logits, shares, found, strict=True)
+    ]
+    return torch.stack(losses).sum()

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from gamaneh.train.data import EVERYTHING
+from gamaneh.train.losses import Pairs
 
 RANKS = 10
 """Places in a head's order of tokens that are told apart."""
@@ -121,32 +122,31 @@ def _runs(flags: Sequence[bool]) -> list[tuple[int, int]]:
 
 
 def score_rows(
-    logits: Sequence[Tensor], greedy: Tensor, target_probs: Tensor, weights: Tensor, draft_ids: Tensor | None
+    logits: Sequence[Tensor], greedy: Tensor, target_probs: Tensor, pairs: Pairs, draft_ids: Tensor | None
 ) -> tuple[Tensor, tuple[Tensor, Tensor, Tensor]]:
     """Compare drafts with the target, position by position.
 
     Args:
         logits: for each draft position i `[batch, length, draft_vocab]`, at t for the token t + 1 + i.
         greedy: `[batch, length]` the target's most likely token behind t.
-        target_probs: `[batch, length, draft_vocab]`, at t for the token t + 1.
-        weights: `[batch, length]`, at t 1 where the token t + 1 may be learned from.
+        target_probs: `[num_known, draft_vocab]` of the target, for the tokens behind `pairs.before`.
 
     Returns:
         `[batch, length, depth]` hits, as `add_rounds` wants them, and ranks, overlap and rows as `Figures` does.
     """
-    hits = torch.zeros(*greedy.shape, len(logits), dtype=torch.bool, device=greedy.device)
-    ranks, overlap, rows = torch.zeros(len(logits), RANKS), torch.zeros(len(logits)), torch.zeros(len(logits))
+    hits = torch.zeros(greedy.numel(), len(logits), dtype=torch.bool, device=greedy.device)
+    ranks, overlap, count = torch.zeros(len(logits), RANKS), torch.zeros(len(logits)), torch.zeros(len(logits))
     for at, part in enumerate(logits, start=1):
-        stop = greedy.shape[1] - at
-        order = part[:, :stop].topk(min(RANKS, part.shape[-1])).indices
+        rows, places = pairs.rows(at)
+        scores = part.flatten(0, 1)[rows].float()
+        order = scores.topk(min(RANKS, scores.shape[-1])).indices
         tokens = order if draft_ids is None else draft_ids[order]
-        found = tokens == greedy[:, at:, None]
-        hits[:, :stop, at - 1] = found[..., 0]
-        counted = weights[:, at:]
-        ranks[at - 1, : found.shape[-1]] = (found * counted[..., None]).sum((0, 1)).cpu()
-        common = torch.minimum(part[:, :stop].float().softmax(-1), target_probs[:, at:]).sum(-1)
-        overlap[at - 1], rows[at - 1] = (common * counted).sum().cpu(), counted.sum().cpu()
-    return hits, (ranks, overlap, rows)
+        found = tokens == greedy.flatten()[rows + at, None]
+        hits[rows, at - 1] = found[:, 0]
+        ranks[at - 1, : found.shape[-1]] = found.sum(0).cpu()
+        overlap[at - 1] = torch.minimum(scores.softmax(-1), target_probs[places]).sum().cpu()
+        count[at - 1] = len(rows)
+    return hits.view(*greedy.shape, len(logits)), (ranks, overlap, count)
 
 
 def shown(quality: Mapping[str, Any]) -> str:

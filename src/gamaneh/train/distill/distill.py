@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import nn
 from transformers import PreTrainedModel
 
 from gamaneh.errors import InvalidOption
@@ -86,6 +87,7 @@ def _write(student: PreTrainedModel, loaded: LoadedModel, about: dict[str, Any],
     if out.exists():
         out.rmdir()
     with whole_folder(out) as fresh:
-        student.to(loaded.dtype).save_pretrained(fresh)
+        nn.Module.to(student, dtype=loaded.dtype)
+        student.save_pretrained(fresh)
         loaded.tokenizer.backend.save_pretrained(fresh)
         (fresh / ABOUT).write_text(f"{json.dumps(about, indent=2, ensure_ascii=False)}\n", encoding="utf-8")

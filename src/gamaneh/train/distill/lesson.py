@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
@@ -11,7 +13,7 @@ from gamaneh.models.loading import LoadedModel
 from gamaneh.train.batches import make_batches
 from gamaneh.train.features import FeatureStore
 from gamaneh.train.loop import Lesson
-from gamaneh.train.losses import TargetProbs, divergence, next_weights
+from gamaneh.train.losses import Pairs, TargetProbs, divergence
 from gamaneh.train.options import LoopOptions, StudentOptions
 from gamaneh.train.reading import TargetReader
 from gamaneh.train.survival import Figures, add_rounds, score_rows
@@ -57,10 +59,10 @@ class DistillLesson(Lesson):
         for indexes in make_batches(self._held_out.samples, self._loop.batch_tokens, seed=0):
             features = self._held_out.batch(indexes).to(self._device)
             logits = self._logits(self._hidden(features.tokens))
-            target_probs = self._target(features.hidden[:, :, 0], features.logsumexp)
-            weights = next_weights(features.learned)
-            # Row t + 1 guesses the token t + 2, which is what the first candidate behind t is.
-            hits, sums = score_rows([logits[:, 1:]], features.greedy, target_probs, weights, None)
+            pairs = Pairs(features.learned)
+            target_probs = self._target(features.hidden[pairs.before][:, 0], features.logsumexp[pairs.before])
+            # Row t + 1 guesses the token t + 2, which is the first candidate behind t.
+            hits, sums = score_rows([logits.roll(-1, 1)], features.greedy, target_probs, pairs, None)
             figures.add_rows(*sums)
             categories = [self._held_out.samples[at].category for at in indexes]
             add_rounds(figures, _chains(hits[..., 0]), features.learned, categories)
@@ -69,7 +71,7 @@ class DistillLesson(Lesson):
     def _given_loss(self, batch: int) -> Tensor:
         """On texts that stand in the data."""
         features = self._train.batch(self.batches[batch]).to(self._device)
-        rows = next_weights(features.learned).bool()
+        rows = Pairs(features.learned).before
         target_probs = self._target(features.hidden[:, :, 0][rows], features.logsumexp[rows])
         return self._loss(self._hidden(features.tokens)[rows], target_probs)
 
@@ -90,8 +92,7 @@ class DistillLesson(Lesson):
     def _loss(self, hidden: Tensor, target_probs: Tensor) -> Tensor:
         """Mean divergence of `[num_rows, hidden]` from `[num_rows, vocab]`."""
         logprobs = target_probs.clamp(min=torch.finfo(torch.float32).tiny).log()
-        ones = torch.ones(len(hidden), device=hidden.device)
-        return divergence(self._logits(hidden), logprobs, ones, self._options.divergence) / max(len(hidden), 1)
+        return divergence(self._logits(hidden), logprobs, self._options.divergence)
 
     @torch.no_grad()
     def _drawn(self, batch: int, step: int) -> tuple[list[list[int]], list[int]]:
@@ -104,7 +105,8 @@ class DistillLesson(Lesson):
             [[0] * (widest - len(prompt)) + [1] * len(prompt) for prompt in prompts], device=self._device
         )
         torch.manual_seed(self._loop.seed + step)
-        drawn = self._model[0].generate(
+        generate: Callable[..., Tensor] = self._model[0].generate  # type: ignore[assignment]
+        drawn = generate(
             input_ids=padded,
             attention_mask=mask,
             do_sample=True,
@@ -127,7 +129,8 @@ class DistillLesson(Lesson):
         return hidden
 
     def _logits(self, hidden: Tensor) -> Tensor:
-        logits: Tensor = self._model[0].get_output_embeddings()(hidden)
+        head: nn.Module = self._model[0].get_submodule("lm_head")
+        logits: Tensor = head(hidden)
         return logits
 
 

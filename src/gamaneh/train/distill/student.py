@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -19,6 +19,7 @@ from gamaneh.models.loading import LoadedModel
 from gamaneh.train.options import StudentOptions
 
 WIDEST_HEAD = 64
+EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"
 INNER_RATIO = 8 / 3
 """Width of the feed-forward part relative to the hidden size, as Llama has it (Touvron et al. 2023)."""
 
@@ -53,8 +54,8 @@ def scratch_student(loaded: LoadedModel, options: StudentOptions) -> PreTrainedM
         tie_word_embeddings=True,
         **_ids(target),
     )
-    with torch.no_grad():
-        student.get_input_embeddings().weight.copy_(principal_components(loaded.decoder.embedding, size))
+    embedding = principal_components(loaded.decoder.embedding, size)
+    student.load_state_dict({**student.state_dict(), EMBEDDING: embedding, HEAD: embedding})
     return student
 
 
@@ -112,12 +113,13 @@ def principal_components(embedding: Tensor, size: int) -> Tensor:
     _, directions = torch.linalg.eigh(rows.T @ rows)
     kept = rows @ directions.flip(1)[:, :size]
     kept = torch.nn.functional.pad(kept, (0, size - kept.shape[1]))
-    return kept / (kept.std() * size**0.5)
+    spread: Tensor = kept.std() * size**0.5
+    return kept.div(spread)
 
 
 def _build(family: str, **settings: Any) -> PreTrainedModel:
-    model: PreTrainedModel = AutoModelForCausalLM.from_config(AutoConfig.for_model(family, **settings))
-    return model.float()
+    build: Callable[[Any], PreTrainedModel] = AutoModelForCausalLM.from_config
+    return build(AutoConfig.for_model(family, dtype=torch.float32, **settings))
 
 
 def _ids(config: DecoderConfig) -> dict[str, Any]:
@@ -149,12 +151,12 @@ def _window(config: DecoderConfig) -> int | None:
 
 def _state(decoder: Decoder, layers: Sequence[int]) -> dict[str, Tensor]:
     """Weights under the names of the `transformers` library."""
-    state = {"model.embed_tokens.weight": decoder.embedding, "model.norm.weight": decoder.norm}
+    state = {EMBEDDING: decoder.embedding, "model.norm.weight": decoder.norm}
     for place, index in enumerate(layers):
         named = _layer_state(decoder.layers[index])
         state |= {f"model.layers.{place}.{name}": tensor for name, tensor in named.items()}
     head = decoder.embedding if decoder.config.tied_embedding else _dense(decoder.head).weight
-    return {**state, "lm_head.weight": head}
+    return {**state, HEAD: head}
 
 
 def _layer_state(layer: Layer) -> dict[str, Tensor]:
@@ -171,7 +173,7 @@ def _layer_state(layer: Layer) -> dict[str, Tensor]:
         linear = _dense(getattr(layer, part))
         for kind, tensor in (("weight", linear.weight), ("bias", linear.bias)):
             if tensor is not None:
-                state |= dict(zip(names[f"{part}.{kind}"], tensor.split(rows), strict=True))
+                state |= dict(zip(names[f"{part}.{kind}"], torch.split(tensor, rows), strict=True))
     return state
 
 
