@@ -7,7 +7,13 @@ import pytest
 import torch
 from scipy.stats import chi2, kstest
 
-from gamaneh.bench.audit.statistic import chi_square_tail, permutation_p_value, rank, uniform_p_value
+from gamaneh.bench.audit.statistic import (
+    chi_square_tail,
+    mean_p_value,
+    permutation_p_value,
+    rank,
+    uniform_p_value,
+)
 
 PROBS = torch.tensor([0.1, 0.4, 0.2, 0.2, 0.1, 0.0], dtype=torch.float64)
 
@@ -18,7 +24,7 @@ def draws(probs, count: int, seed: int = 0) -> np.ndarray:
 
 def ranks_of(tokens, seed: int = 1) -> list[float]:
     uniforms = np.random.default_rng(seed).random(len(tokens))
-    return [rank(PROBS, int(token), float(uniform)) for token, uniform in zip(tokens, uniforms, strict=True)]
+    return [rank(PROBS, PROBS, int(token), float(uniform)) for token, uniform in zip(tokens, uniforms, strict=True)]
 
 
 @pytest.mark.parametrize(("value", "freedom"), [(0.5, 1), (30.1, 19), (80.0, 19), (3.0, 4)])
@@ -31,9 +37,31 @@ def test_ranks_of_the_targets_own_draws_are_uniform() -> None:
 
 
 def test_likelier_tokens_come_first_and_equal_ones_share_their_level() -> None:
-    assert rank(PROBS, 1, 0.5) == pytest.approx(0.2)
-    assert rank(PROBS, 2, 0.5) == rank(PROBS, 3, 0.5) == pytest.approx(0.6)
-    assert rank(PROBS, 5, 0.5) == pytest.approx(1.0)
+    assert rank(PROBS, PROBS, 1, 0.5) == pytest.approx(0.2)
+    assert rank(PROBS, PROBS, 2, 0.5) == rank(PROBS, PROBS, 3, 0.5) == pytest.approx(0.6)
+    assert rank(PROBS, PROBS, 5, 0.5) == pytest.approx(1.0)
+
+
+ORDER = torch.tensor([0.0, 0.0, 3.0, 0.0, 1.0, 0.0], dtype=torch.float64)
+
+
+def test_ranks_are_uniform_in_any_other_order_too() -> None:
+    tokens, uniforms = draws(PROBS, 4000), np.random.default_rng(5).random(4000)
+    pairs = zip(tokens, uniforms, strict=True)
+    ranks = [rank(PROBS, ORDER, int(token), float(uniform)) for token, uniform in pairs]
+    assert kstest(ranks, "uniform").pvalue > 0.01
+    assert mean_p_value(ranks) > 0.01
+
+
+def test_the_mean_of_uniform_ranks_is_judged_by_the_normal_law() -> None:
+    p_values = [mean_p_value(np.random.default_rng(seed).random(100).tolist()) for seed in range(300)]
+    assert kstest(p_values, "uniform").pvalue > 0.01
+
+
+@pytest.mark.parametrize("shift", [-0.1, 0.1])
+def test_a_shifted_mean_is_found_in_either_direction(shift: float) -> None:
+    ranks = np.clip(np.random.default_rng(0).random(1500) + shift, 0.0, 1.0)
+    assert mean_p_value(ranks.tolist()) < 1e-6
 
 
 def test_p_values_of_honest_draws_are_uniform_themselves() -> None:
@@ -48,7 +76,7 @@ def test_draws_from_another_law_are_found(wrong: list[float]) -> None:
 
 @pytest.mark.parametrize("count", [0, 1, 9])
 def test_too_few_ranks_say_nothing(count: int) -> None:
-    assert uniform_p_value([0.001] * count) == 1.0
+    assert uniform_p_value([0.001] * count) == mean_p_value([0.001] * count) == 1.0
 
 
 def outputs(probs, seed: int, prompts: int = 3) -> list[np.ndarray]:

@@ -1,5 +1,6 @@
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +25,7 @@ class ChatBytes(ByteTokenizer):
 
 
 def with_chat(model: LoadedModel) -> LoadedModel:
-    model.tokenizer = ChatBytes()  # type: ignore[assignment]
-    return model
+    return replace(model, tokenizer=ChatBytes())  # type: ignore[arg-type]
 
 
 @pytest.fixture(autouse=True)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from gamaneh.bench.audit.findings import Exposure
-from gamaneh.core import Origin, Rule, StepOutput, StepReport
+from gamaneh.core import Rule, StepOutput, StepReport
 from gamaneh.engine.engine import Engine
 from gamaneh.errors import InvalidRequest
 from gamaneh.metrics.collector import SpeculationStats
@@ -28,21 +30,14 @@ class Question:
 
 @dataclass(slots=True)
 class Answer:
-    """What came back.
-
-    Args:
-        round_starts: positions of the first tokens of rounds that had a draft.
-    """
+    """What came back."""
 
     tokens: list[int] = field(default_factory=list)
-    round_starts: list[int] = field(default_factory=list)
     reports: list[StepReport] = field(default_factory=list)
     error: str | None = None
 
     def take(self, output: StepOutput) -> None:
         """Add what one step brought."""
-        if output.origins and output.origins[0] is not Origin.PLAIN:
-            self.round_starts.append(len(self.tokens))
         self.tokens += output.tokens
         self.error = output.error or self.error
 
@@ -69,7 +64,9 @@ def ask(
     size = 1 if alone else max(len(questions), 1)
     for start in range(0, len(questions), size):
         numbers = range(start, min(start + size, len(questions)))
-        _run(engine, {_add(engine, number, questions[number], judges): answers[number] for number in numbers}, tick)
+        with _steady(engine):
+            added = {_add(engine, number, questions[number], judges): answers[number] for number in numbers}
+            _run(engine, added, tick)
     return answers
 
 
@@ -97,6 +94,18 @@ def _add(engine: Engine, number: int, question: Question, judges: Judges) -> str
     sequence = next(one for one in engine.scheduler if one.request_id == request_id)
     sequence.rule = judges(number, sequence.rule)
     return request_id
+
+
+@contextmanager
+def _steady(engine: Engine) -> Iterator[None]:
+    """Let every duration be the same, so that no proposer is left out for being slow and seeds decide everything."""
+    clocks = engine.clock, engine.drafting.clock
+    moments = itertools.count()
+    engine.clock = engine.drafting.clock = lambda: float(next(moments))
+    try:
+        yield
+    finally:
+        engine.clock, engine.drafting.clock = clocks
 
 
 def _run(engine: Engine, answers: Mapping[str, Answer], tick: Callable[[], None]) -> None:

@@ -30,8 +30,8 @@ def check_parity(name: str, subject: Subject, params: SamplingParams) -> Check:
     Args:
         params: greedy, or with a temperature, in which case every prompt gets a seed.
     """
-    rule = subject.rule(params).name
     questions = subject.questions(params, first_seed=None if params.greedy else 0)
+    rule = subject.rule(questions[0].params).name
     plain = ask(subject.plain, questions, alone=True, tick=subject.tick)
     refuse_failures(questions, plain)
     ways = {
@@ -72,7 +72,7 @@ def _plant(subject: Subject, questions: Sequence[Question], plain: Sequence[Answ
     """The same comparison with a faulty rule, one prompt after the other until it shows."""
     fault = Fault()
     for question, expected in zip(questions, plain, strict=True):
-        (answer,) = ask(subject.speculative, [question], judges=fault.judges, tick=subject.tick)
+        (answer,) = ask(subject.speculative, [question], judges=lambda at, own: fault.plant(own), tick=subject.tick)
         if answer.tokens != expected.tokens:
             return Planted(fault.kept, found=True)
     return Planted(fault.kept, found=False)

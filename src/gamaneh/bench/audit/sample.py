@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gamaneh.bench.audit.answers import Answer, Judges, Question, ask, refuse_failures
+from gamaneh.bench.audit.answers import Answer, Question, ask, refuse_failures
+from gamaneh.bench.audit.guides import NO_GUIDES, Guide, Noting
 from gamaneh.bench.audit.judges import Dictated
 from gamaneh.bench.audit.statistic import rank
 from gamaneh.bench.audit.subject import Subject
 from gamaneh.core import ROOT, Rule, TargetRows
-from gamaneh.engine.engine import Engine
 from gamaneh.options import SamplingParams
 
 FIRST = 1
@@ -21,80 +21,98 @@ FIRST = 1
 
 
 @dataclass(frozen=True, slots=True)
-class Sample:
-    """Outputs of one system, `draws` of each prompt in a row, and where their tokens stand in the target's law.
+class Output:
+    """One sampled output.
 
     Args:
-        ranks: one list per output, one value per token.
+        ranks: of each token, among the target's probabilities.
+        guided: the ranks of first tokens of rounds with a draft when what the draft favours comes first.
+    """
+
+    tokens: Sequence[int]
+    ranks: Sequence[float]
+    guided: Sequence[float]
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """Outputs of one system, `draws` of each prompt in a row.
+
+    Args:
         impossible: tokens to which the target gives no probability.
     """
 
-    answers: Sequence[Answer]
-    ranks: Sequence[Sequence[float]]
+    outputs: Sequence[Output]
     draws: int
     impossible: int = 0
 
     def all_ranks(self) -> list[float]:
         """Those of all tokens that could be guessed."""
-        return [value for ranks in self.ranks for value in ranks[FIRST:]]
+        return [value for output in self.outputs for value in output.ranks[FIRST:]]
 
-    def guessed_ranks(self) -> list[float]:
+    def guided_ranks(self) -> list[float]:
         """Those of the first tokens of rounds with a draft, where a wrong rule shows most.
 
-        Whether a round begins somewhere, and with a draft, depends on what came before. Given that,
-        the first token that it emits follows the target under any exact rule. Later tokens of a round do not
-        have that property: that they belong to the same round says something about them.
+        Whether a round begins somewhere, and with which draft distribution, depends on what came before.
+        Given that, the first token that it emits follows the target under any exact rule. Later tokens of a
+        round do not have that property: that they belong to the same round says something about them.
         """
-        pairs = zip(self.answers, self.ranks, strict=True)
-        return [ranks[at] for answer, ranks in pairs for at in answer.round_starts if at < len(ranks)]
+        return [value for output in self.outputs for value in output.guided]
 
-    def outputs(self) -> list[NDArray[np.int64]]:
+    def token_table(self) -> list[NDArray[np.int64]]:
         """For each prompt `[draws, num_positions]` token ids, without the first position; -1 behind a short output."""
-        length = max(len(answer.tokens) for answer in self.answers)
-        padded = np.full((len(self.answers), length), -1, dtype=np.int64)
-        for row, answer in zip(padded, self.answers, strict=True):
-            row[: len(answer.tokens)] = answer.tokens
+        length = max(len(output.tokens) for output in self.outputs)
+        padded = np.full((len(self.outputs), length), -1, dtype=np.int64)
+        for row, output in zip(padded, self.outputs, strict=True):
+            row[: len(output.tokens)] = output.tokens
         return list(padded[:, FIRST:].reshape(-1, self.draws, length - FIRST))
 
     def with_share(self, other: Sample, share: float) -> Sample:
         """This sample with that share of each prompt's outputs taken from another."""
-        taken = [at % self.draws < share * self.draws for at in range(len(self.answers))]
-        answers = [two if take else one for one, two, take in zip(self.answers, other.answers, taken, strict=True)]
-        ranks = [two if take else one for one, two, take in zip(self.ranks, other.ranks, taken, strict=True)]
-        return Sample(answers, ranks, self.draws, self.impossible)
+        pairs = zip(self.outputs, other.outputs, strict=True)
+        mixed = [two if at % self.draws < share * self.draws else one for at, (one, two) in enumerate(pairs)]
+        return replace(self, outputs=mixed)
 
 
 class Sampler:
     """Takes samples of the subject's prompts, each with seeds of its own."""
 
-    def __init__(self, subject: Subject, params: SamplingParams, draws: int) -> None:
-        self._subject, self._params, self._draws = subject, params, draws
+    def __init__(self, subject: Subject, params: SamplingParams, draws: int, *, coupled: bool) -> None:
+        self._subject, self._params, self._draws, self._coupled = subject, params, draws, coupled
 
-    def ask(self, engine: Engine, number: int, judges: Judges) -> list[Answer]:
-        """The outputs of sample number `number`."""
-        return ask(engine, self._questions(number), judges=judges, tick=self._subject.tick)
+    def speculative(self, number: int, rule: Callable[[], Rule]) -> tuple[list[Answer], list[Mapping[int, Guide]]]:
+        """The answers of sample number `number` and the guides of each."""
+        questions = self._questions(number)
+        notes = [Noting(rule(), coupled=self._coupled) for _ in questions]
+        answers = ask(self._subject.speculative, questions, judges=lambda at, own: notes[at], tick=self._subject.tick)
+        return answers, [note.guides for note in notes]
 
-    def rank(self, number: int, answers: Sequence[Answer]) -> Sample:
-        """The outputs with the target's probabilities, asked of plain decoding.
+    def plain(self, number: int) -> Sample:
+        """Sample number `number` of plain decoding."""
+        answers = ask(self._subject.plain, self._questions(number), tick=self._subject.tick)
+        return self.ranked(number, answers, [NO_GUIDES] * len(answers))
+
+    def ranked(self, number: int, answers: Sequence[Answer], guides: Sequence[Mapping[int, Guide]]) -> Sample:
+        """The answers with the target's probabilities, asked of plain decoding.
 
         Raises:
-            InvalidRequest: an output is missing.
+            InvalidRequest: an answer is missing.
         """
         questions = self._questions(number)
         refuse_failures(questions, answers)
         generator = np.random.default_rng((self._subject.seed, number))
-        looks = [_RankOf(generator.random(len(answer.tokens))) for answer in answers]
+        looks = [
+            _RankOf(generator.random(len(answer.tokens)), own) for answer, own in zip(answers, guides, strict=True)
+        ]
         judges = [Dictated(answer.tokens, look) for answer, look in zip(answers, looks, strict=True)]
-
-        def dictated(number: int, own: Rule) -> Rule:
-            return judges[number]
-
         asked = [
             replace(question, params=replace(question.params, max_tokens=len(answer.tokens)))
             for question, answer in zip(questions, answers, strict=True)
         ]
-        ask(self._subject.plain, asked, judges=dictated, tick=self._subject.tick)
-        return Sample(answers, [judge.seen for judge in judges], self._draws, sum(look.impossible for look in looks))
+        ask(self._subject.plain, asked, judges=lambda at, own: judges[at], tick=self._subject.tick)
+        parts = zip(answers, judges, looks, strict=True)
+        outputs = [Output(answer.tokens, judge.seen, look.guided) for answer, judge, look in parts]
+        return Sample(outputs, self._draws, sum(look.impossible for look in looks))
 
     def _questions(self, number: int) -> list[Question]:
         first = number * self._draws * len(self._subject.cases)
@@ -104,11 +122,14 @@ class Sampler:
 class _RankOf:
     """Looks up the rank of each dictated token in the target's probabilities."""
 
-    def __init__(self, uniforms: NDArray[np.float64]) -> None:
+    def __init__(self, uniforms: NDArray[np.float64], guides: Mapping[int, Guide]) -> None:
         self.impossible = 0
-        self._uniforms = uniforms
+        self.guided: list[float] = []
+        self._uniforms, self._guides = uniforms, guides
 
     def __call__(self, target: TargetRows, position: int, token: int) -> float:
-        probs = target.probs(ROOT).double()
+        probs, uniform = target.probs(ROOT).double(), float(self._uniforms[position])
         self.impossible += float(probs[token]) == 0.0
-        return rank(probs, token, float(self._uniforms[position]))
+        if position in self._guides:
+            self.guided.append(rank(probs, self._guides[position].favour(probs), token, uniform))
+        return rank(probs, probs, token, uniform)

@@ -1,7 +1,8 @@
-"""The two tests behind the check of sampled output. Both hold for any target, any vocabulary and any sampling."""
+"""The tests behind the check of sampled output. They hold for any target, any vocabulary and any sampling."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -11,21 +12,26 @@ from torch import Tensor
 
 MOST_BINS = 20
 LEAST_EXPECTED = 5
+LEAST_FOR_MEAN = 30
 PERMUTATIONS = 9999
 _CHUNK = 500
 
 Labels = NDArray[np.float32]
 
 
-def rank(probs: Tensor, token: int, uniform: float) -> float:
-    """Where `token` stands in `[vocab]` probabilities, likeliest first: in (0, 1), uniform if it was drawn from them.
+def rank(probs: Tensor, order: Tensor, token: int, uniform: float) -> float:
+    """Where `token` stands in `[vocab]` probabilities: in (0, 1), and uniform if it was drawn from them.
 
-    The randomised probability integral transform: the probability of all likelier tokens, and a
-    random part `uniform` of that of the equally likely ones. Source: Brockwell 2007, "Universal
+    The randomised probability integral transform: the probability of all tokens before it, and a
+    random part `uniform` of that of the tokens on its own level. Source: Brockwell 2007, "Universal
     residuals: a multivariate transformation", for the randomised part.
+
+    Args:
+        order: `[vocab]`, larger values stand before smaller ones; any order will do that does not
+            depend on the draw.
     """
-    own = probs[token]
-    above, level = float(probs[probs > own].sum()), float(probs[probs == own].sum())
+    own = order[token]
+    above, level = float(probs[order > own].sum()), float(probs[order == own].sum())
     return min(above + uniform * level, 1.0)
 
 
@@ -40,6 +46,17 @@ def uniform_p_value(ranks: Sequence[float]) -> float:
     counts, _ = np.histogram(ranks, bins=bins, range=(0.0, 1.0))
     expected = len(ranks) / bins
     return chi_square_tail(float(((counts - expected) ** 2 / expected).sum()), bins - 1)
+
+
+def mean_p_value(ranks: Sequence[float]) -> float:
+    """Chance of a mean at least this far from 1/2 if the ranks are uniform, by the central limit theorem.
+
+    Sharper than the test over bins where all that can be wrong goes one way. 1 where there are too few ranks.
+    """
+    if len(ranks) < LEAST_FOR_MEAN:
+        return 1.0
+    deviation = (sum(ranks) / len(ranks) - 0.5) * math.sqrt(12 * len(ranks))
+    return math.erfc(abs(deviation) / math.sqrt(2))
 
 
 def chi_square_tail(value: float, freedom: int) -> float:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from gamaneh.bench.audit.answers import Judges, Question
+from gamaneh.bench.audit.answers import Question
 from gamaneh.bench.audit.judges import Careless
 from gamaneh.core import Rule
 from gamaneh.engine.engine import Engine
@@ -66,19 +66,15 @@ class Subject:
 class Fault:
     """One careless rule per request, counted together."""
 
-    def __init__(self, rule: Rule | None = None) -> None:
-        self._rule = rule
+    def __init__(self) -> None:
         self._planted: list[Careless] = []
-
-    @property
-    def judges(self) -> Judges:
-        return self._plant
 
     @property
     def kept(self) -> int:
         """Candidates that were kept wrongly."""
         return sum(careless.kept for careless in self._planted)
 
-    def _plant(self, number: int, own: Rule) -> Rule:
-        self._planted.append(Careless(self._rule or own))
+    def plant(self, rule: Rule) -> Careless:
+        """The same rule with the fault."""
+        self._planted.append(Careless(rule))
         return self._planted[-1]
