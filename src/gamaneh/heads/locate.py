@@ -7,6 +7,7 @@ from pathlib import Path
 
 from gamaneh.errors import InvalidOption, ModelError
 from gamaneh.heads.artifact import Artifact, check_target, load_artifact
+from gamaneh.heads.published import is_published, read_published
 from gamaneh.models.loading import LoadedModel
 
 HeadsSource = str | Path | Artifact
@@ -52,10 +53,18 @@ def open_heads(sources: Sequence[HeadsSource], loaded: LoadedModel) -> tuple[Art
         ModelError: some cannot be found, read or used, or belong to another target.
         InvalidOption: two are of one kind.
     """
-    opened = tuple(map(read_heads, sources))
+    opened = tuple(_opened(source, loaded) for source in sources)
     kinds = [artifact.kind for artifact in opened]
     for at, artifact in enumerate(opened):
         check_target(artifact, loaded)
         if artifact.kind in kinds[:at]:
             raise InvalidOption("heads", "must be of different kinds", ", ".join(kinds))
     return opened
+
+
+def _opened(source: HeadsSource, loaded: LoadedModel) -> Artifact:
+    """Heads of ours, or those that others published."""
+    if isinstance(source, Artifact):
+        return source
+    folder = locate_heads(source)
+    return read_published(folder, loaded) if is_published(folder) else read_heads(folder)

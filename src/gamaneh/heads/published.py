@@ -52,7 +52,6 @@ class _Published:
 
     layer: DecoderConfig
     hidden_layers: tuple[int, ...]
-    draft_vocab: int
     depth: int
     fuse_norm: FuseNorm
     norm_before_residual: bool
@@ -78,13 +77,13 @@ def read_published(folder: Path, loaded: LoadedModel) -> Artifact:
     """
     config = read_json(folder / "config.json")
     published = _from_speculators(config) if SPECULATORS_KIND in config else _from_native(config)
-    tensors = _Tensors(folder, published)
+    tensors = _Tensors(folder)
     shape = _shape(published, tensors, loaded)
     return Artifact(
         kind="eagle",
         shape=shape.mapping(),
         target=mark_target(loaded),
-        tensors=tensors.renamed(shape),
+        tensors=tensors.renamed(shape, loaded.config.vocab_size),
         provenance=Provenance(data={"published": folder.resolve().name}),
     )
 
@@ -97,7 +96,6 @@ def _from_speculators(config: Settings) -> _Published:
     return _Published(
         layer=layer,
         hidden_layers=_hidden_layers(config.get("eagle_aux_hidden_state_layer_ids")),
-        draft_vocab=_get(config, "draft_vocab_size"),
         depth=methods[0].get("speculative_tokens") or TRAINED_DEPTH,
         fuse_norm=_fuse_norm(config),
         norm_before_residual=bool(_get(config, "norm_before_residual")),
@@ -111,7 +109,6 @@ def _from_native(config: Settings) -> _Published:
     return _Published(
         layer=_layer({**config, "model_type": config.get("model_type", "llama")}),
         hidden_layers=_hidden_layers(own.get("eagle_aux_hidden_state_layer_ids")),
-        draft_vocab=own.get("draft_vocab_size") or _get(config, "vocab_size"),
         depth=TRAINED_DEPTH,
         fuse_norm=_fuse_norm(own),
         norm_before_residual=bool(own.get("norm_before_residual", False)),
@@ -158,23 +155,27 @@ def _fuse_norm(config: Settings) -> FuseNorm:
 class _Tensors:
     """The tensors of a checkpoint by their usual names, whatever stands before them."""
 
-    def __init__(self, folder: Path, published: _Published) -> None:
-        self.folder, self.published = folder, published
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
         self.all = {_plain(name): tensor for name, tensor in _read(folder).items() if not name.endswith(_HARMLESS)}
+        _check_finite(self.all)
 
     def get(self, name: str) -> Tensor:
         if name not in self.all:
             raise CorruptModel(f"published heads in {self.folder} lack the tensor {name}")
         return self.all[name]
 
-    def draft_ids(self) -> Tensor | None:
+    def draft_ids(self, vocab_size: int) -> Tensor | None:
         """`[draft_vocab]` ids in the target; None where the heads draft from all of its tokens."""
         if _OFFSETS not in self.all:
             return None
         offsets = self.all[_OFFSETS].long()
-        return offsets + torch.arange(len(offsets))
+        ids = offsets + torch.arange(len(offsets))
+        if len(ids) == 0 or not 0 <= int(ids.min()) <= int(ids.max()) < vocab_size:
+            raise CorruptModel(f"{_OFFSETS} must lead to tokens below {vocab_size}, got {ids.tolist()[:5]}")
+        return ids
 
-    def renamed(self, shape: EagleShape) -> dict[str, Tensor]:
+    def renamed(self, shape: EagleShape, vocab_size: int) -> dict[str, Tensor]:
         """Under the names of `EagleHead`; every tensor must be spoken for."""
         names = _names(shape)
         spoken = {origin for origins in names.values() for origin in origins} | {_TARGET_EMBEDDING, _OFFSETS, _KNOWN}
@@ -182,7 +183,7 @@ class _Tensors:
         if left:
             raise UnsupportedModel(f"published heads have tensors that we do not know: {', '.join(left[:5])}")
         tensors = {name: torch.cat([self.get(origin) for origin in origins]) for name, origins in names.items()}
-        ids = self.draft_ids()
+        ids = self.draft_ids(vocab_size)
         return tensors if ids is None else {**tensors, DRAFT_IDS: ids}
 
 
@@ -198,6 +199,12 @@ def _read(folder: Path) -> dict[str, Tensor]:
     except (OSError, SafetensorError, UnpicklingError, RuntimeError) as error:
         raise CorruptModel(f"weights in {folder} cannot be read: {error}") from error
     raise CorruptModel(f"{folder} must hold a safetensors file or {pickle.name}, got neither")
+
+
+def _check_finite(tensors: Mapping[str, Tensor]) -> None:
+    for name, tensor in tensors.items():
+        if tensor.is_floating_point() and not torch.isfinite(torch.stack(tensor.aminmax())).all():
+            raise CorruptModel(f"tensor {name} of published heads must hold finite numbers, got NaN or infinity")
 
 
 def _shape(published: _Published, tensors: _Tensors, loaded: LoadedModel) -> EagleShape:
