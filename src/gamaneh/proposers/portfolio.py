@@ -34,7 +34,7 @@ class PortfolioProposer:
 
     def __init__(self, members: Mapping[str, Proposer]) -> None:
         self.members = dict(members)
-        self.needs = _needs([member.needs for member in self.members.values()])
+        self.needs = _needs({name: member.needs for name, member in self.members.items()})
         self._survival: dict[Source, Survival] = {}
         self._made: dict[str, _Made] = {}
 
@@ -102,12 +102,13 @@ class PortfolioProposer:
 _NOTHING = _Made({}, EMPTY_DRAFT)
 
 
-def _needs(needs: Sequence[Needs]) -> Needs:
+def _needs(needs: Mapping[str, Needs]) -> Needs:
     """Of all members together, with room for the widest draft and one more path beside it."""
     return Needs(
-        hidden_layers=tuple(sorted({layer for need in needs for layer in need.hidden_layers})),
-        hidden_window=max(need.hidden_window for need in needs),
-        branching=max(need.branching for need in needs) + 1,
+        hidden_layers=tuple(sorted({layer for need in needs.values() for layer in need.hidden_layers})),
+        hidden_window=max(need.hidden_window for need in needs.values()),
+        branching=max(need.branching for need in needs.values()) + 1,
+        about=f"merges {', '.join(needs)}",
     )
 
 

@@ -1,0 +1,143 @@
+"""`python -m gamaneh.bench.methods`: tables as Markdown, JSON beside them; progress on standard error."""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from gamaneh.bench.machine import describe_machine
+from gamaneh.bench.methods.figures import TargetFigures
+from gamaneh.bench.methods.measure import MethodsBench
+from gamaneh.bench.methods.plan import CATEGORIES, Effort, Parts
+from gamaneh.bench.methods.table import put_into, tables
+from gamaneh.bench.prompt_set import Prompt, load_prompts, load_set
+from gamaneh.errors import GamanehError, InvalidOption
+from gamaneh.heads.locate import open_heads, shipped_heads
+from gamaneh.models.loading import DTYPES, load, resolve
+
+TARGETS = (
+    "smollm2-135m-instruct",
+    "qwen2.5-coder-1.5b-instruct,qwen2.5-coder-0.5b-instruct,smollm2-135m-instruct",
+)
+PROMPT_SET = "full"
+QUICK = Effort(prompts=1, tokens=8, fixed_tokens=8)
+EXIT_ERROR = 2
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Measure what the arguments ask for; returns the exit code."""
+    options = _parser().parse_args(arguments)
+    try:
+        effort = make_effort(options)
+        prompts = load_set(PROMPT_SET) if options.prompt_file is None else load_prompts(options.prompt_file)
+        for entry in options.targets:
+            for model in entry.split(","):
+                resolve(model)
+        figures = [_measure(entry, prompts, effort, options) for entry in options.targets]
+        _write(figures, effort, options)
+    except GamanehError as error:
+        print(f"gamaneh: {error}", file=sys.stderr)
+        return EXIT_ERROR
+    return 0
+
+
+def make_effort(options: argparse.Namespace) -> Effort:
+    """The effort that the options ask for.
+
+    Raises:
+        InvalidOption: a number is too small, or a category unknown.
+    """
+    usual = QUICK if options.quick else Effort()
+    numbers = {name: getattr(options, name) for name in ("prompts", "tokens", "fixed_tokens", "draft_length")}
+    given = {name: value for name, value in numbers.items() if value is not None}
+    for name, value in given.items():
+        least = 1 if name in ("prompts", "draft_length") else 2
+        if value < least:
+            raise InvalidOption(f"--{name.replace('_', '-')}", f"must be at least {least}", value)
+    for category in options.categories:
+        if category not in CATEGORIES:
+            raise InvalidOption("--categories", f"must be among {', '.join(CATEGORIES)}", category)
+    fields = {**asdict(usual), **given}
+    return Effort(**{**fields, "temperatures": tuple(options.temperatures), "categories": tuple(options.categories)})
+
+
+def open_parts(entry: str, dtype: str, heads: Sequence[str] | None) -> Parts:
+    """`TARGET[,DRAFT...]` loaded, with the heads that come along for the target if none are named.
+
+    Raises:
+        GamanehError: a model or heads cannot be found, read or used.
+    """
+    target, *drafts = entry.split(",")
+    loaded = load(target, dtype=dtype, device="cpu")
+    names = [name for name in shipped_heads() if name.startswith(f"{target}/")] if heads is None else heads
+    return Parts(
+        loaded,
+        {name: load(name, dtype=dtype, device="cpu") for name in drafts},
+        {artifact.kind: artifact for artifact in open_heads(names, loaded)},
+    )
+
+
+def _measure(entry: str, prompts: Sequence[Prompt], effort: Effort, options: argparse.Namespace) -> TargetFigures:
+    def say(what: str) -> None:
+        print(f"{entry}: {what}", file=sys.stderr, flush=True)
+
+    gc.collect()  # engines of the target before may lie in reference cycles
+    say("loading")
+    return MethodsBench(open_parts(entry, options.dtype, options.heads), prompts, effort, say).run(options.methods)
+
+
+def _write(figures: Sequence[TargetFigures], effort: Effort, options: argparse.Namespace) -> None:
+    document = _document(figures, effort)
+    text = tables(figures, effort, describe_machine(), document["date"])
+    print(text)
+    if options.markdown is not None:
+        put_into(options.markdown, text)
+    if options.json is not None:
+        options.json.write_text(json.dumps(document, ensure_ascii=False, indent=1, allow_nan=False) + "\n")
+
+
+def _document(figures: Sequence[TargetFigures], effort: Effort) -> dict[str, Any]:
+    return {
+        "format": "gamaneh.methods",
+        "version": 1,
+        "targets": [one.to_json() for one in figures],
+        "effort": asdict(effort),
+        "machine": asdict(describe_machine()),
+        "versions": {name: version(name) for name in ("gamaneh", "torch", "transformers")},
+        "date": datetime.now(UTC).date().isoformat(),
+    }
+
+
+def _parser() -> argparse.ArgumentParser:
+    usual = Effort()
+    parser = argparse.ArgumentParser(
+        prog="python -m gamaneh.bench.methods", description="Measure every drafting method on this machine."
+    )
+    add = parser.add_argument
+    add("--targets", nargs="+", default=list(TARGETS), metavar="TARGET[,DRAFT...]", help="paths or catalogue names")
+    add("--heads", nargs="+", metavar="PATH", help="trained heads of the target (default: those that come along)")
+    add("--methods", nargs="+", metavar="NAME", help="only these (default: all that the target has)")
+    add("--categories", nargs="+", default=list(CATEGORIES), metavar="NAME", help=f"of {', '.join(CATEGORIES)}")
+    add("--temperatures", nargs="+", type=float, default=list(usual.temperatures), help="0 is greedy")
+    add("--dtype", choices=["auto", *DTYPES], default="auto", help="type of the weights")
+    add("--prompts", type=int, help=f"prompts of each category (default {usual.prompts})")
+    add("--prompt-file", type=Path, help="JSON Lines file of prompts")
+    add("--tokens", type=int, help=f"tokens of each answer (default {usual.tokens})")
+    add("--fixed-tokens", type=int, help=f"the same where survival is measured (default {usual.fixed_tokens})")
+    add("--draft-length", type=int, help=f"candidates where survival is measured (default {usual.draft_length})")
+    add("--quick", action="store_true", help="one prompt and few tokens, to see that it runs")
+    add("--markdown", type=Path, help="page whose figures are replaced")
+    add("--json", type=Path, help="file for the figures as data")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())
