@@ -78,6 +78,8 @@ VALUES: Mapping[str, str] = {
 }
 """What has no docstring of its own."""
 
+_TRAIN = "gamaneh train {0} -m smollm2-135m-instruct -d prompts.jsonl -o my-{0} --held-out 8 --answer-tokens 64"
+
 EXAMPLES: Mapping[str, str] = {
     "pull": "gamaneh pull smollm2-135m-instruct",
     "models": "gamaneh models --json",
@@ -87,6 +89,12 @@ EXAMPLES: Mapping[str, str] = {
     "compare": "gamaneh compare --model smollm2-135m-instruct --lookup --limit 4 -n 48 --json",
     "bench": "gamaneh bench --model smollm2-135m-instruct --lookup --limit 4 --rounds 1 -n 24 --out run.json",
     "demo": "gamaneh demo --max-tokens 48",
+    "train prompts": "gamaneh train prompts --category chat -n 40 -o prompts.jsonl",
+    "train medusa": _TRAIN.format("medusa"),
+    "train mtp": _TRAIN.format("mtp"),
+    "train eagle": _TRAIN.format("eagle"),
+    "train early-exit": _TRAIN.format("early-exit"),
+    "train distill": _TRAIN.format("distill"),
 }
 
 _NOTE = "<!-- Written by docs/reference.py from the code. Change the docstrings, then run it again. -->"
@@ -108,7 +116,6 @@ def api_reference() -> str:
 
 def cli_reference() -> str:
     """The whole of docs/cli.md."""
-    commands: Mapping[str, Any] = typer.main.get_group(app).commands
     parts = [
         "# Command line",
         _NOTE,
@@ -116,7 +123,7 @@ def cli_reference() -> str:
         "standard output is one JSON object; its keys are listed in [metrics.md](metrics.md). "
         "Exit code 0: done. Exit code 2: something in the request, an option or a model is wrong, and one line on "
         "standard error says what.",
-        *(part for name, command in commands.items() for part in _command(name, command)),
+        *(part for name, command in _commands("", typer.main.get_group(app)) for part in _command(name, command)),
     ]
     return "\n\n".join(parts) + "\n"
 
@@ -264,6 +271,15 @@ def _lists(sections: Mapping[str, Mapping[str, str]]) -> Iterator[str]:
 
 def _summary(value: Any) -> str:
     return " ".join((inspect.getdoc(value) or "").split("\n\n")[0].split())
+
+
+def _commands(prefix: str, group: Any) -> Iterator[tuple[str, Any]]:
+    """All commands with their full names; those of a group stand in its place."""
+    for name, command in group.commands.items():
+        if hasattr(command, "commands"):
+            yield from _commands(f"{prefix}{name} ", command)
+        else:
+            yield f"{prefix}{name}", command
 
 
 def _command(name: str, command: Any) -> Iterator[str]:

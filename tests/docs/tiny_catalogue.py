@@ -21,7 +21,7 @@ from gamaneh.models.loading import load
 from gamaneh.testing import tiny_heads
 
 SHIPPED_FOR = "smollm2-135m-instruct"
-HIDDEN, INNER, HEADS, CONTEXT = 32, 48, 4, 4096
+LAYERS, HIDDEN, INNER, HEADS, CONTEXT = 2, 32, 48, 4, 4096
 TEMPLATE = "{% for message in messages %}{{ message.content }}\n{% endfor %}"
 
 
@@ -43,7 +43,7 @@ def _tiny_entry(entry: Entry, folder: Path, seed: int) -> Entry:
 
 
 def write_tiny_gguf(path: Path, seed: int) -> Path:
-    """A random one-layer model with a byte-level tokenizer and a chat template."""
+    """A random model of two layers with a byte-level tokenizer and a chat template."""
     writer = GGUFWriter(path, "llama")
     pieces = [*sorted(ByteLevel.alphabet()), "he", "<|im_end|>"]
     _add_sizes(writer)
@@ -60,7 +60,7 @@ def write_tiny_gguf(path: Path, seed: int) -> Path:
 
 
 def _add_sizes(writer: GGUFWriter) -> None:
-    writer.add_block_count(1)
+    writer.add_block_count(LAYERS)
     writer.add_context_length(CONTEXT)
     writer.add_embedding_length(HIDDEN)
     writer.add_feed_forward_length(INNER)
@@ -91,5 +91,5 @@ def _shapes(vocab: int) -> dict[str, tuple[int, ...]]:
     }
     whole = {"token_embd": (vocab, HIDDEN), "output_norm": (HIDDEN,)}
     return {f"{name}.weight": shape for name, shape in whole.items()} | {
-        f"blk.0.{name}.weight": shape for name, shape in layer.items()
+        f"blk.{index}.{name}.weight": shape for index in range(LAYERS) for name, shape in layer.items()
     }

@@ -15,6 +15,7 @@ from gamaneh.cli.models import list_models
 from gamaneh.cli.pull import pull_model
 from gamaneh.cli.report import report_runs
 from gamaneh.cli.serve import serve_model
+from gamaneh.cli.train import train
 from gamaneh.cli.what_if import replay_traffic
 
 app = typer.Typer(
@@ -36,6 +37,7 @@ app.command("what-if")(replay_traffic)
 app.command("audit")(audit_losslessness)
 app.command("report")(report_runs)
 app.command("demo")(show_demo)
+app.add_typer(train)
 
 
 def main() -> None:

@@ -28,6 +28,34 @@ HEADS: Mapping[str, str] = {
 """Kinds of heads as commands, and what their help says."""
 
 
+@train.command("prompts")
+@command
+def write_prompts(
+    out: Annotated[Path, typer.Option("--out", "-o", help="JSON Lines file to write, for --data.")],
+    count: Annotated[int, typer.Option("--count", "-n", help="How many.")] = 2000,
+    category: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="chat, reasoning, editing, summarising, code or persian; may be repeated.", show_default="all"
+        ),
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Other prompts with another seed.")] = 0,
+) -> None:
+    """Write prompts of our own making, in English, Persian and about code, to train with."""
+    from gamaneh.train.files import room_for
+    from gamaneh.train.recipes.prompts import SHARES, make_prompts
+
+    for name in category or ():
+        if name not in SHARES:
+            raise InvalidOption("--category", f"must be one of {', '.join(SHARES)}", name)
+    shares = {name: SHARES[name] for name in category or SHARES}
+    prompts = make_prompts(count, seed=seed, shares=shares)
+    rows = ({"prompt": example.prompt, "category": example.category} for example in prompts)
+    with room_for(out):
+        out.write_text("".join(f"{json.dumps(row, ensure_ascii=False)}\n" for row in rows), encoding="utf-8")
+    print(f"{len(prompts)} prompts in {out}")
+
+
 def _heads_command(kind: str) -> Callable[..., None]:
     def train_kind(chosen: TrainingSet, heads: HeadsChoice, fitting: Fitting, as_json: JsonFlag = False) -> None:
         loaded, corpus, workshop = open_workshop(chosen, fitting)
@@ -73,31 +101,3 @@ def train_draft_model(chosen: TrainingSet, student: StudentChoice, fitting: Fitt
         print_json({"draft_model": str(chosen.out), "quality": quality})
     else:
         print(f"{chosen.out}: {shown(quality)}")
-
-
-@train.command("prompts")
-@command
-def write_prompts(
-    out: Annotated[Path, typer.Option("--out", "-o", help="JSON Lines file to write, for --data.")],
-    count: Annotated[int, typer.Option("--count", "-n", help="How many.")] = 2000,
-    category: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="chat, reasoning, editing, summarising, code or persian; may be repeated.", show_default="all"
-        ),
-    ] = None,
-    seed: Annotated[int, typer.Option(help="Other prompts with another seed.")] = 0,
-) -> None:
-    """Write prompts of our own making, in English, Persian and about code, to train with."""
-    from gamaneh.train.files import room_for
-    from gamaneh.train.recipes.prompts import SHARES, make_prompts
-
-    for name in category or ():
-        if name not in SHARES:
-            raise InvalidOption("--category", f"must be one of {', '.join(SHARES)}", name)
-    shares = {name: SHARES[name] for name in category or SHARES}
-    prompts = make_prompts(count, seed=seed, shares=shares)
-    rows = ({"prompt": example.prompt, "category": example.category} for example in prompts)
-    with room_for(out):
-        out.write_text("".join(f"{json.dumps(row, ensure_ascii=False)}\n" for row in rows), encoding="utf-8")
-    print(f"{len(prompts)} prompts in {out}")
