@@ -18,7 +18,7 @@ PYTHON ?= $(shell for python in python3.11 python3; do \
 	$$python -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$python && break; done)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint model bench clean
+.PHONY: help demo test lint model llama bench clean
 
 help:
 	@sed -n 's/^#   \(make [a-z]*   *[a-z]\)/\1/p' Makefile
@@ -43,13 +43,21 @@ lint: $(READY)
 model: $(READY)
 	@$(BIN)/gamaneh pull smollm2-135m-instruct
 
-test: lint model
+# llama.cpp's own server, to measure against; where it cannot be had its test is left out.
+llama: .venv-llama/.ready
+
+.venv-llama/.ready:
+	@$(PYTHON) -m venv .venv-llama
+	@.venv-llama/bin/python -m pip install --quiet $(PIP_ARGS) xllamacpp==2026.10.11549 && touch $@ || \
+		{ rm -rf .venv-llama; echo "no llama.cpp could be fetched: its test is left out" >&2; }
+
+test: lint model llama
 	$(BIN)/pytest
 
 bench: $(READY)
 	@$(BIN)/python -m gamaneh.bench.speed
 
 clean:
-	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) .venv-llama build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	rm -rf src/*.egg-info
 	find src tests -name __pycache__ -prune -exec rm -rf {} +
