@@ -55,22 +55,23 @@ class ParallelHeads(nn.Module):
         self.register_buffer("_draft_ids", draft_ids, persistent=False)
         self._embed, self._output = embed, output
 
-    def forward(self, hidden: Tensor, next_ids: Tensor) -> list[Tensor]:
-        """For each draft position, `[..., draft_vocab]` logits.
+    def forward(self, hidden: Tensor, next_ids: Tensor) -> Tensor:
+        """`[depth, ..., draft_vocab]` logits for all draft positions.
 
         Args:
             hidden: `[..., hidden]` outputs of the target's last layer.
             next_ids: `[...]` the token that follows each.
         """
         mixed = self._mixed(hidden, next_ids)
-        features = [tower(mixed) for tower in self.towers]
+        features = torch.stack([tower(mixed) for tower in self.towers])
         if not self.matrices:
-            return [self._output(feature) for feature in features]
-        return [matrix(self._unit(feature)) for matrix, feature in zip(self.matrices, features, strict=True)]
+            return self._output(features)
+        units = self._unit(features)
+        return torch.stack([matrix(unit) for matrix, unit in zip(self.matrices, units, strict=True)])
 
     def draft_logits(self, batch: TrainBatch) -> list[Tensor]:
         """For each draft position i, `[batch, length, draft_vocab]` logits at t of the token t + 1 + i."""
-        return self.forward(batch.hidden[:, :, 0], batch.tokens.roll(-1, dims=1))
+        return list(self.forward(batch.hidden[:, :, 0], batch.tokens.roll(-1, dims=1)))
 
     def draft_ids(self) -> Tensor | None:
         """`[draft_vocab]` the target's token id of each draft token; None where the vocabulary is the target's."""

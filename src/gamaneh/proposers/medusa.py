@@ -70,8 +70,8 @@ class ParallelHeadsProposer:
     @torch.inference_mode()
     def _logits(self, next_ids: Sequence[int], hidden: Tensor) -> Tensor:
         """`[num_rows, hidden]` -> float32 `[num_rows, depth, vocab]`."""
-        guesses = self.heads(hidden, torch.tensor(next_ids, device=hidden.device))
-        return self._vocabulary.widen(torch.stack(guesses, dim=1))
+        guesses: Tensor = self.heads(hidden, torch.tensor(next_ids, device=hidden.device))
+        return self._vocabulary.widen(guesses.transpose(0, 1))
 
     def _draft(self, row: ProposalRow, logits: Tensor) -> Draft:
         depth = min(row.max_depth, self.heads.depth)
