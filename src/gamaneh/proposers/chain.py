@@ -69,7 +69,12 @@ class Chain:
         """Add the token that follows by float32 logits `[vocab]`; False where the chain ends."""
         if self.min_confidence > 0.0 and float(logits.softmax(0).amax()) < self.min_confidence:
             return False
-        scores = self.row.sampler.scores(logits, self.tokens)
+        try:
+            scores = self.row.sampler.scores(logits, self.tokens)
+        except BadLogits:
+            if math.isfinite(float(logits.max())):
+                return False  # what can be drafted is not allowed here
+            raise
         found = choose(self.row, scores, len(self.tokens) + 1, 1, self.sampling)
         if found and self.row.want_probs and self.sampling == "request":
             self.probs.append(self.row.sampler.probs(scores))
