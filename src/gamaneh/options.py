@@ -154,10 +154,12 @@ class SpeculationOptions:
         draft_length: fixed number of candidates; None adapts it, 0 included.
         max_draft_length: longest draft the controller may choose.
         rule: how candidates are accepted; `auto` picks an exact one.
-        draft_sampling: `request` samples the draft model as the request samples the target;
-            `greedy` always takes its most likely token.
-        min_confidence: the draft model stops when its own probability falls below this.
-        draft_branching: candidates on each level of drafts of a draft model or eagle heads, where the rule takes trees.
+        draft_sampling: `request` samples the draft model or the heads as the request samples the target;
+            `greedy` always takes their most likely token.
+        min_confidence: a draft model, and heads that draft step by step, stop when their own probability falls below
+            this.
+        draft_branching: candidates on each level of drafts, where the rule takes trees; None for 1, and for 3 of heads
+            that guess all positions at once and know how good their guesses are.
         bridge: how a draft model with another tokenizer is understood: `text` reads again what it writes,
             `vocabulary` lets it say only tokens that both have, `auto` chooses.
         max_ngram, min_ngram: longest and shortest suffix that prompt lookup looks for.
@@ -176,7 +178,7 @@ class SpeculationOptions:
     rule: RuleName = "auto"
     draft_sampling: Literal["request", "greedy"] = "request"
     min_confidence: float = 0.3
-    draft_branching: int = 1
+    draft_branching: int | None = None
     bridge: Literal["auto", "text", "vocabulary"] = "auto"
     max_ngram: int = 8
     min_ngram: int = 2
@@ -208,7 +210,7 @@ _SPECULATION_CHECKS: Mapping[str, _Check] = {
     "rule": (f"must be one of {', '.join(RULE_NAMES)}", lambda value: value in RULE_NAMES),
     "draft_sampling": ("must be request or greedy", lambda value: value in ("request", "greedy")),
     "min_confidence": _number(0.0, 1.0),
-    "draft_branching": _whole(1, 16),
+    "draft_branching": _optional(_whole(1, 16)),
     "bridge": (f"must be one of {', '.join(BRIDGES)}", lambda value: value in BRIDGES),
     "max_ngram": _whole(1, 64),
     "min_ngram": _whole(1, 64),

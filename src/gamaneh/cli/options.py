@@ -76,9 +76,9 @@ _WITHOUT_MODEL = ("lookup", "suffix")
 
 _BELONGS_TO: Mapping[str, tuple[str, ...]] = {
     "draft_device": ("draft_model",),
-    "draft_sampling": ("draft_model", "early_exit"),
-    "min_confidence": ("draft_model", "early_exit"),
-    "draft_branching": ("draft_model",),
+    "draft_sampling": ("draft_model", "heads", "early_exit"),
+    "min_confidence": ("draft_model", "heads", "early_exit"),
+    "draft_branching": ("draft_model", "heads"),
     "bridge": ("draft_model",),
     "max_ngram": ("lookup",),
     "min_ngram": ("lookup",),
@@ -138,13 +138,14 @@ class ProposerChoice:
     ] = None
     draft_sampling: Annotated[
         str | None,
-        option_for(SpeculationOptions, "draft_sampling", "The draft model samples as the request, or greedily."),
+        option_for(SpeculationOptions, "draft_sampling", "What drafts samples as the request, or greedily."),
     ] = None
     min_confidence: Annotated[
-        float | None, option_for(SpeculationOptions, "min_confidence", "The draft model stops below this probability.")
+        float | None,
+        option_for(SpeculationOptions, "min_confidence", "A draft model or head stops below this probability."),
     ] = None
     draft_branching: Annotated[
-        int | None, option_for(SpeculationOptions, "draft_branching", "The draft model's candidates on each level.")
+        int | None, option_for(SpeculationOptions, "draft_branching", "Candidates on each level of drafts that branch.")
     ] = None
     bridge: Annotated[
         str | None,
@@ -232,9 +233,9 @@ class ProposerChoice:
     @property
     def _in_use(self) -> set[str]:
         """Proposers that are built whose options can be given."""
-        with_model = {"draft_model"} if self.draft_model or self.heads else set()
+        given = {name for name in ("draft_model", "heads") if getattr(self, name)}
         everything = self._name in _ALL_OF_THEM and not self.only_heads
-        return {self._name, *with_model, *(_WITHOUT_MODEL if everything else ())}
+        return {self._name, *given, *(_WITHOUT_MODEL if everything else ())}
 
 
 def _asking_for(proposer: str) -> str:

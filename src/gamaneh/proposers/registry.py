@@ -110,7 +110,7 @@ def _draft_model(parts: Ingredients) -> Proposer:
         vocab_size=parts.vocab_size,
         sampling=parts.options.draft_sampling,
         min_confidence=parts.options.min_confidence,
-        branching=parts.options.draft_branching,
+        branching=parts.options.draft_branching or 1,
         bridge=choose_bridge(parts.target.loaded, parts.draft_model.loaded, parts.options, parts.vocab_size),
     )
 
@@ -146,7 +146,7 @@ def _eagle(parts: Ingredients) -> Proposer:
         vocab_size=parts.vocab_size,
         sampling=parts.options.draft_sampling,
         min_confidence=parts.options.min_confidence,
-        branching=parts.options.draft_branching,
+        branching=parts.options.draft_branching or 1,
     )
 
 
@@ -164,7 +164,7 @@ def _parallel_heads(parts: Ingredients, heads: ParallelHeads, artifact: Artifact
         heads,
         vocab_size=parts.vocab_size,
         shares=artifact.quality.get("ranks", ()),
-        branching=TREE_BRANCHING,
+        branching=parts.options.draft_branching or TREE_BRANCHING,
         sampling=parts.options.draft_sampling,
     )
 
