@@ -96,4 +96,4 @@ class Speller:
         cut = text.find(name) + 1
         if cut == 0 or len(name) < 2:
             return [token for token in tokens if token not in self._special]
-        return [*self._encode(text[:cut]), *self._encode(text[cut:])]
+        return [*self._encode(text[:cut]), *self.spell(text[cut:], inside=True).tokens]
