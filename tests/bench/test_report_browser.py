@@ -83,9 +83,10 @@ def test_nothing_is_wider_than_the_screen(page: Page, language: str, width: int)
     assert page.script("document.documentElement.scrollWidth") <= width
 
 
+@pytest.mark.parametrize("width", [PHONE, DESK])
 @pytest.mark.parametrize("language", ["en", "fa"])
-def test_every_label_lies_within_its_drawing(page: Page, language: str) -> None:
-    page.open(language, DESK)
+def test_every_label_lies_within_its_drawing(page: Page, language: str, width: int) -> None:
+    page.open(language, width)
     outside = page.script(
         """[...document.querySelectorAll('svg.chart text')].filter((text) => {
             const [inner, outer] = [text, text.closest('svg')].map((e) => e.getBoundingClientRect());
@@ -96,9 +97,10 @@ def test_every_label_lies_within_its_drawing(page: Page, language: str) -> None:
     assert outside == []
 
 
+@pytest.mark.parametrize("width", [PHONE, DESK])
 @pytest.mark.parametrize("language", ["en", "fa"])
-def test_no_two_labels_of_a_chart_overlap(page: Page, language: str) -> None:
-    page.open(language, DESK)
+def test_no_two_labels_of_a_chart_overlap(page: Page, language: str, width: int) -> None:
+    page.open(language, width)
     overlapping = page.script(
         """[...document.querySelectorAll('svg.chart')].flatMap((chart) => {
             const boxes = [...chart.querySelectorAll('text')].map((e) => [e.textContent, e.getBoundingClientRect()]);

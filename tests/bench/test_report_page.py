@@ -73,7 +73,7 @@ def language(request: pytest.FixtureRequest) -> Language:
 @pytest.mark.parametrize("name", SETS)
 def test_every_element_is_closed_and_every_figure_is_a_number(name: str, language: Language) -> None:
     reader = read(render(SETS[name], language))
-    assert not [text for text in reader.texts if re.search(r"\b(nan|inf|None)\b", text)]
+    assert not [text for text in reader.texts if re.search(r"\b(nan|inf|None)\b(?! of)", text)]
     assert not [value for _, _, value in reader.attributes if value and re.search(r"\b(nan|inf)\b", value)]
 
 
@@ -197,13 +197,13 @@ def places(text: str) -> set[str]:
 
 
 @pytest.mark.parametrize(
-    ("value", "seconds"), [(0.0, "0 ms"), (0.00123, "1.23 ms"), (0.25, "250 ms"), (1.0, "1 s"), (72.46, "72.5 s")]
+    ("value", "seconds"), [(0.0, "0"), (0.00123, "1.23 ms"), (0.25, "250 ms"), (1.0, "1 s"), (72.46, "72.5 s")]
 )
 def test_seconds_have_the_unit_that_suits(value: float, seconds: str) -> None:
     assert Language("en").seconds(value) == seconds
 
 
-@pytest.mark.parametrize(("value", "size"), [(0, "0 B"), (999, "999 B"), (1000, "1 kB"), (1_090_000_000, "1.09 GB")])
+@pytest.mark.parametrize(("value", "size"), [(0, "0"), (999, "999 B"), (1000, "1 kB"), (1_090_000_000, "1.09 GB")])
 def test_sizes_have_the_unit_that_suits(value: int, size: str) -> None:
     assert Language("en").bytes(value) == size
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from gamaneh.bench.report.chart import Frame, Series, drawing, label, x_axis
+from gamaneh.bench.report.chart import TICKS, Frame, Series, drawing, label, x_axis
 from gamaneh.bench.report.language import Language
 from gamaneh.bench.report.markup import Markup, join, tag
 from gamaneh.bench.report.scale import Axis, amount_axis
@@ -28,7 +28,9 @@ class Bar:
 
 def bar_chart(bars: Sequence[Bar], language: Language, title: str, show: Callable[[float], str]) -> Markup:
     """Bars begin at the side where lines of text begin; each has its name above it."""
-    frame = Frame(_ROW * len(bars) + 44.0, left=12.0, right=12.0, top=4.0, bottom=40.0)
+    near, far = 12.0, 30.0
+    margins = {"left": far, "right": near} if language.rtl else {"left": near, "right": far}
+    frame = Frame(_ROW * len(bars) + TICKS + 4.0, **margins, top=4.0, bottom=TICKS)
     left, right = frame.x_range
     axis = amount_axis((bar.whole for bar in bars), show)
     sides = (right, left) if language.rtl else (left, right)

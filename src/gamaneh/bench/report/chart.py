@@ -10,6 +10,9 @@ from gamaneh.bench.report.markup import Markup, join, tag
 from gamaneh.bench.report.scale import Axis
 
 WIDTH = 460.0
+TICKS, NO_TITLE = 24.0, 16.0
+"""Room below an axis for the values of its ticks, and what is saved where it has no title."""
+
 PLAIN = "plain"
 NUM_TONES = 8
 _MARK = 4.5
@@ -42,8 +45,8 @@ class Frame:
 
     height: float
     left: float = 52.0
-    right: float = 14.0
-    top: float = 10.0
+    right: float = 29.0
+    top: float = 15.0
     bottom: float = 40.0
 
     @property
@@ -82,7 +85,7 @@ def x_axis(frame: Frame, axis: Axis, language: Language, *, mirrored: bool = Fal
         parts.append(tag("line", x1=x, x2=x, y1=bottom, y2=top, class_="grid"))
         parts.append(label(axis.show(tick), x, bottom + 16, language))
     middle = sum(frame.x_range) / 2
-    parts.append(label(axis.title, middle, bottom + 33, language, class_="axis-title") if axis.title else Markup())
+    parts.append(label(axis.title, middle, bottom + 34, language, class_="axis-title") if axis.title else Markup())
     return join(parts)
 
 

@@ -18,20 +18,24 @@ class Entry:
     Args:
         label: its name, with a number where several have the same.
         number: its place, which decides the colour.
+        alone: there is no other run to tell it from.
     """
 
     run: Run
     label: str
     number: int
+    alone: bool = False
 
     @property
     def series(self) -> Series:
         return series(self.label, self.number)
 
-    @property
-    def plain_series(self) -> Series:
-        """Its plain side, in the same colour."""
-        return Series(self.label, f"{self.series.tone} {PLAIN}", self.number)
+    def side_series(self, language: Language) -> tuple[Series, Series]:
+        """Its plain and its speculative side, both in its colour."""
+        plain = language.say("plain") if self.alone else language.say("plain_of", run=self.label)
+        speculative = language.say("speculative") if self.alone else self.label
+        tone = self.series.tone
+        return Series(plain, f"{tone} {PLAIN}", self.number), Series(speculative, tone, self.number)
 
     @property
     def point(self) -> Point:
@@ -52,7 +56,7 @@ def entries_of(runs: Sequence[Run]) -> list[Entry]:
     for number, run in enumerate(runs):
         seen[run.name] += 1
         label = f"{run.name} ({seen[run.name]})" if run.name in repeated else run.name
-        entries.append(Entry(run, label, number))
+        entries.append(Entry(run, label, number, alone=len(runs) == 1))
     return entries
 
 
@@ -68,4 +72,4 @@ def sides(group: Group) -> tuple[tuple[str, Figures], ...]:
 
 def load_words(load: Load, language: Language) -> str:
     """How requests arrived, in words."""
-    return f"{language.significant(load.level)} {language.say(load.pattern)}"
+    return language.say(load.pattern, level=language.significant(load.level))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -37,6 +38,11 @@ class Language:
     def rtl(self) -> bool:
         return self.direction == "rtl"
 
+    @property
+    def arrow(self) -> str:
+        """From one figure to the next."""
+        return " ← " if self.rtl else " → "
+
     def say(self, key: str, **values: str) -> str:
         """The words for `key`."""
         return WORDS[self.code][key].format(**values)
@@ -44,6 +50,10 @@ class Language:
     def name(self, name: str) -> str:
         """The words for a name out of a run, such as a category; itself if it is not known."""
         return WORDS[self.code].get(name, name)
+
+    def listed(self, parts: Iterable[str]) -> str:
+        """Parts with commas between them."""
+        return ("، " if self.rtl else ", ").join(parts)
 
     def digits(self, text: str) -> str:
         """A figure with its unit in the digits of the language, kept together where writing runs the other way."""
@@ -80,8 +90,8 @@ class Language:
 
     def seconds(self, value: float | None) -> str:
         """In the unit that suits."""
-        if value is None:
-            return _MISSING
+        if not value:
+            return _MISSING if value is None else self.digits("0")
         text = f"{_significant(value)} s" if value >= 1 else f"{_significant(value * 1e3)} ms"
         return self.digits(text)
 
@@ -89,7 +99,9 @@ class Language:
         """In the unit that suits, by thousands."""
         if value is None:
             return _MISSING
-        at = 0 if value < 1 else min(_magnitude(value) // 3, len(_UNITS) - 1)
+        if value < 1:
+            return self.digits("0")
+        at = min(_magnitude(value) // 3, len(_UNITS) - 1)
         return self.digits(f"{_significant(value / 1000**at)} {_UNITS[at]}")
 
 

@@ -38,8 +38,7 @@ class _Curve:
 
 
 def _curves(entry: Entry, choose: Callable[[Figures], Distribution | None], language: Language) -> Iterator[_Curve]:
-    plain = Series(language.say("plain_of", run=entry.label), entry.plain_series.tone, entry.number)
-    for one, (_, figures) in zip((plain, entry.series), sides(entry.whole), strict=True):
+    for one, (_, figures) in zip(entry.side_series(language), sides(entry.whole), strict=True):
         spread = choose(figures)
         if spread is not None:
             yield _Curve(one, spread)

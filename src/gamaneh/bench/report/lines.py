@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from gamaneh.bench.report.chart import Frame, Series, drawing, marker, x_axis, y_axis
+from gamaneh.bench.report.chart import NO_TITLE, TICKS, Frame, Series, drawing, marker, x_axis, y_axis
 from gamaneh.bench.report.language import Language
 from gamaneh.bench.report.markup import Markup, join, tag
 from gamaneh.bench.report.scale import Axis
@@ -36,7 +36,7 @@ def line_chart(
     lines: Sequence[Line], x: Axis, y: Axis, language: Language, title: str, *, reference: float | None = None
 ) -> Markup:
     """All lines in one frame; `reference` is a value of y to compare with."""
-    frame = Frame(_HEIGHT)
+    frame = Frame(_HEIGHT) if x.title else Frame(_HEIGHT - NO_TITLE, bottom=TICKS)
     parts = [x_axis(frame, x, language), y_axis(frame, y, language)]
     if reference is not None:
         left, right = frame.x_range

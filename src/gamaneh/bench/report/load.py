@@ -80,9 +80,8 @@ def _throughput(family: _Family, language: Language) -> Figure:
 
 
 def _rates(entry: Entry, points: Sequence[LoadPoint], language: Language) -> Iterator[Line]:
-    plain = Series(language.say("plain_of", run=entry.label), entry.plain_series.tone, entry.number)
     both = [sides(point.whole) for point in points]
-    for side, one in enumerate((plain, entry.series)):
+    for side, one in enumerate(entry.side_series(language)):
         figures = [pair[side][1] for pair in both]
         yield Line(one, list(_rate_points(one, points, figures, language)))
 

@@ -19,7 +19,7 @@ Child = str | None
 Attribute = str | float | bool | None
 
 
-def tag(name: str, *children: Child, **attributes: Attribute) -> Markup:
+def tag(name: str, /, *children: Child, **attributes: Attribute) -> Markup:
     """One element.
 
     Args:
@@ -31,6 +31,11 @@ def tag(name: str, *children: Child, **attributes: Attribute) -> Markup:
     if name in VOID:
         return Markup(f"<{name}{opened}>")
     return Markup(f"<{name}{opened}>{join(children)}</{name}>")
+
+
+def pair(name: str, value: str, *, foreign: bool = False) -> Markup:
+    """A name and what is known of it, for a `dl`; foreign values may run the other way than the page."""
+    return tag("div", tag("dt", name), tag("dd", value, dir="auto" if foreign else None))
 
 
 def join(children: Iterable[Child]) -> Markup:

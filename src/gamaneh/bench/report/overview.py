@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from gamaneh.bench.report.entries import Entry, load_words, sides
 from gamaneh.bench.report.language import Language
-from gamaneh.bench.report.markup import Markup, tag
+from gamaneh.bench.report.markup import Markup, pair, tag
 from gamaneh.bench.result import Equality, Run, SideSetup
 from gamaneh.bench.statistics import Interval
 
@@ -21,13 +21,11 @@ def overview(entries: Sequence[Entry], language: Language) -> Markup:
 
 def _card(entry: Entry, language: Language) -> Markup:
     ratio = entry.whole.speedup if entry.run.points else None
-    facts = [
-        pair for name, value in _facts(entry, language) for pair in (tag("dt", name), tag("dd", value, dir="auto"))
-    ]
+    facts = [pair(name, value) for name, value in _facts(entry, language)]
     return tag(
         "article",
         tag("h3", entry.label, dir="auto"),
-        tag("p", _who(entry.run, language), class_="soft", dir="auto"),
+        tag("p", _who(entry.run, language), class_="soft"),
         _headline(ratio, language),
         *_troubles(entry.run, language),
         tag("dl", *facts),
@@ -102,7 +100,7 @@ def _measured(entry: Entry, language: Language) -> Iterator[Fact]:
     for name in ("tpot", "ttft"):
         spreads = [getattr(figures, name) for _, figures in sides(whole)]
         if None not in spreads:
-            yield language.say(f"{name}_p95"), " → ".join(language.seconds(spread.p95) for spread in spreads)
+            yield language.say(f"{name}_p95"), language.arrow.join(language.seconds(spread.p95) for spread in spreads)
 
 
 def _equality(equality: Equality, language: Language) -> str:

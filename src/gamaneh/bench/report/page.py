@@ -81,7 +81,7 @@ def _header(entries: Sequence[Entry], language: Language, title: str) -> Markup:
         "header",
         tag("h1", title, dir="auto"),
         tag("p", language.say("subtitle")),
-        tag("p", made, class_="soft", dir="auto"),
+        tag("p", made, class_="soft"),
     )
 
 

@@ -8,7 +8,7 @@ from gamaneh.bench.machine import Machine
 from gamaneh.bench.report.entries import Entry
 from gamaneh.bench.report.figure import folded
 from gamaneh.bench.report.language import Language
-from gamaneh.bench.report.markup import Markup, tag
+from gamaneh.bench.report.markup import Markup, pair, tag
 from gamaneh.bench.result import ModelMark, Provenance
 
 _SHORT_HASH = 12
@@ -25,7 +25,7 @@ def provenance(entries: Sequence[Entry], language: Language) -> Markup:
 def machine_words(machine: Machine, language: Language) -> str:
     """A machine in one line."""
     cores = language.say("cores", count=language.number(machine.cores, 0))
-    return f"{machine.processor}, {cores}, {language.bytes(machine.memory_bytes)}"
+    return language.listed((machine.processor, cores, language.bytes(machine.memory_bytes)))
 
 
 def _box(entry: Entry, language: Language) -> Markup:
@@ -34,7 +34,7 @@ def _box(entry: Entry, language: Language) -> Markup:
 
 
 def _listed(pairs: Iterable[tuple[str, str]]) -> Markup:
-    return tag("dl", *(part for name, value in pairs for part in (tag("dt", name), tag("dd", value, dir="auto"))))
+    return tag("dl", *(pair(name, value, foreign=True) for name, value in pairs), class_="long")
 
 
 def _facts(source: Provenance, language: Language) -> Iterator[tuple[str, str]]:

@@ -33,13 +33,9 @@ def resource_figures(entries: Sequence[Entry], language: Language) -> Iterator[F
 
 
 def _time_bars(entry: Entry, language: Language) -> Iterator[Bar]:
-    for side, figures in sides(entry.whole):
+    for one, (_, figures) in zip(entry.side_series(language), sides(entry.whole), strict=True):
         if figures.requests:
-            yield Bar(_side_name(entry, side, language), _time_parts(figures, language))
-
-
-def _side_name(entry: Entry, side: str, language: Language) -> str:
-    return language.say("plain_of", run=entry.label) if side == "plain" else entry.label
+            yield Bar(one.label, _time_parts(figures, language))
 
 
 def _time_parts(figures: Figures, language: Language) -> list[tuple[Series, float]]:
