@@ -266,3 +266,26 @@ def test_a_finished_request_is_forgotten() -> None:
     controller.drop("r")
     assert controller.decisions == {}
     assert controller.acceptance._requests == {}
+
+
+class TestLongestDraft:
+    """A proposer that says how far it can draft is not asked for more, nor trusted to go further."""
+
+    SHORT = Route("drafter", "drafter was asked for", PAYS, max_depth=3)
+
+    def test_what_is_always_accepted_goes_to_the_end_and_no_further(self) -> None:
+        controller = controller_with(FLAT)
+        teach(controller, accepted=3)
+        assert depth_of(controller, routes=(self.SHORT,)) == 3
+
+    def test_a_longer_fixed_length_is_cut(self) -> None:
+        decision = controller_with(FLAT).decide([candidate(fixed=5, routes=(self.SHORT,))])[0]
+        assert (decision.depth, decision.nodes, decision.code) == (3, 3, ReasonCode.FIXED)
+
+    def test_hopes_for_tokens_behind_the_end_do_not_make_a_draft_pay(self) -> None:
+        """A draft takes as long as three plain steps, whatever its length."""
+        controller = controller_with({1: 1.0})
+        controller.cost.draft_seconds = lambda *_, **__: 3.0
+        controller.acceptance.survival = lambda *arguments, **_: [0.9] * arguments[2]
+        assert depth_of(controller, request_id="long", routes=(DRAFTER,)) == 15
+        assert depth_of(controller, request_id="short", routes=(self.SHORT,)) == 0
