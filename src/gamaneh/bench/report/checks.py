@@ -42,7 +42,7 @@ def _box(entry: Entry, language: Language) -> Markup:
 def _cautions(run: Run, language: Language) -> Markup:
     if not run.cautions:
         return tag("p", language.say("no_cautions"), class_="fine")
-    return tag("ul", *(tag("li", caution.text, dir="auto") for caution in run.cautions), class_="cautions")
+    return tag("ul", *(tag("li", tag("bdi", caution.text)) for caution in run.cautions), class_="cautions")
 
 
 def _fairness(run: Run, language: Language) -> Markup | None:

@@ -57,7 +57,11 @@ class Language:
 
     def digits(self, text: str) -> str:
         """A figure with its unit in the digits of the language, kept together where writing runs the other way."""
-        return f"{_LEFT_TO_RIGHT}{text.translate(_PERSIAN)}{_END}" if self.code == "fa" else text
+        return self.isolated(text.translate(_PERSIAN)) if self.code == "fa" else text
+
+    def isolated(self, text: str) -> str:
+        """A text that runs from left to right, whatever stands beside it."""
+        return f"{_LEFT_TO_RIGHT}{text}{_END}" if self.rtl else text
 
     def number(self, value: float | None, places: int = 2) -> str:
         """With thousands apart and so many decimal places."""

@@ -35,7 +35,7 @@ def tag(name: str, /, *children: Child, **attributes: Attribute) -> Markup:
 
 def pair(name: str, value: str, *, foreign: bool = False) -> Markup:
     """A name and what is known of it, for a `dl`; foreign values may run the other way than the page."""
-    return tag("div", tag("dt", name), tag("dd", value, dir="auto" if foreign else None))
+    return tag("div", tag("dt", name), tag("dd", tag("bdi", value) if foreign else value))
 
 
 def join(children: Iterable[Child]) -> Markup:

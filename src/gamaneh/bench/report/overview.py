@@ -61,7 +61,7 @@ def _troubles(run: Run, language: Language) -> Iterator[Markup]:
     if not run.complete:
         yield tag("p", language.say("incomplete"), class_="trouble")
     if run.stopped:
-        yield tag("p", language.say("stopped", reason=run.stopped), class_="trouble", dir="auto")
+        yield tag("p", language.say("stopped", reason=run.stopped), class_="trouble")
     if run.failures:
         count = language.number(len(run.failures), 0)
         yield tag("p", language.say("failures", count=count), class_="trouble")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 from gamaneh.bench.machine import Machine
 from gamaneh.bench.report.entries import Entry
@@ -18,7 +18,8 @@ def provenance(entries: Sequence[Entry], language: Language) -> Markup:
     """One box per run, and the formulas of all of them."""
     boxes = (_box(entry, language) for entry in entries)
     formulas = {name: formula for entry in entries for name, formula in entry.run.formulas.items()}
-    written = tag("div", folded(language.say("formulas"), _listed(formulas.items())), class_="card")
+    listed = tag("dl", *(pair(name, formula, foreign=True) for name, formula in formulas.items()), class_="long")
+    written = tag("div", folded(language.say("formulas"), listed), class_="card")
     return tag("div", tag("div", *boxes, class_="boxes"), written if formulas else None)
 
 
@@ -29,27 +30,30 @@ def machine_words(machine: Machine, language: Language) -> str:
 
 
 def _box(entry: Entry, language: Language) -> Markup:
-    known = _facts(entry.run.provenance, language)
-    return tag("article", tag("h3", entry.label, dir="auto"), _listed(known), class_=f"card run {entry.series.tone}")
+    source = entry.run.provenance
+    told = (pair(language.say(name), value) for name, value in _told(source, language))
+    copied = (pair(language.say(name), value, foreign=True) for name, value in _copied(source, language))
+    facts = tag("dl", *told, *copied, class_="long")
+    return tag("article", tag("h3", tag("bdi", entry.label)), facts, class_=f"card run {entry.series.tone}")
 
 
-def _listed(pairs: Iterable[tuple[str, str]]) -> Markup:
-    return tag("dl", *(pair(name, value, foreign=True) for name, value in pairs), class_="long")
+def _told(source: Provenance, language: Language) -> Iterator[tuple[str, str]]:
+    yield "date", language.digits(source.date)
+    yield "machine", machine_words(source.machine, language)
+    yield "models", language.listed(_model(mark, language) for mark in source.models)
 
 
-def _facts(source: Provenance, language: Language) -> Iterator[tuple[str, str]]:
-    yield language.say("date"), language.digits(source.date)
-    yield language.say("command"), source.command
-    yield language.say("commit"), source.commit or language.say("unknown")
-    yield language.say("machine"), machine_words(source.machine, language)
-    yield language.say("versions"), ", ".join(f"{name} {version}" for name, version in source.versions.items())
-    yield language.say("models"), "; ".join(_model(mark, language) for mark in source.models)
+def _copied(source: Provenance, language: Language) -> Iterator[tuple[str, str]]:
+    """What stands in the run as it does here."""
     prompts = source.prompts
-    yield language.say("prompt_set"), f"{prompts.source} ({prompts.count}), {prompts.sha256[:_SHORT_HASH]}"
-    yield language.say("seeds"), ", ".join(f"{name} {seed}" for name, seed in source.seeds.items())
+    yield "command", source.command
+    yield "commit", source.commit or language.say("unknown")
+    yield "versions", ", ".join(f"{name} {version}" for name, version in source.versions.items())
+    yield "prompt_set", f"{prompts.source} ({prompts.count}), {prompts.sha256[:_SHORT_HASH]}"
+    yield "seeds", ", ".join(f"{name} {seed}" for name, seed in source.seeds.items())
 
 
 def _model(mark: ModelMark, language: Language) -> str:
     known = (mark.dtype, None if mark.sha256 is None else mark.sha256[:_SHORT_HASH])
     told = ", ".join(part for part in known if part)
-    return f"{language.name(mark.role)} {mark.name}" + (f" ({told})" if told else "")
+    return f"{language.name(mark.role)} " + language.isolated(mark.name + (f" ({told})" if told else ""))
