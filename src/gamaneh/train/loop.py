@@ -89,8 +89,9 @@ class Loop:
 
     def _step(self, course: Course) -> None:
         started = time.monotonic()
+        rate = self.options.learning_rate * learning_rate(self._progress(course), self.options.warmup)
         for group in self.optimizer.param_groups:
-            group["lr"] = self.options.learning_rate * learning_rate(self._progress(course), self.options.warmup)
+            group["lr"] = rate
         loss = self.model(self._batch(course.step), course.step)
         self.accelerator.backward(loss)
         self.accelerator.clip_grad_norm_(self.lesson.student.parameters(), LARGEST_GRADIENT)
