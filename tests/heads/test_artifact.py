@@ -111,6 +111,11 @@ DAMAGES: dict[str, tuple[Callable[[Path], object], type[ModelError], str]] = {
     "no object": (lambda folder: edit_config(folder, target=[]), CorruptModel, "target .* must be an object"),
     "part of a target": (lambda folder: edit_config(folder, target={"name": "x"}), CorruptModel, "TargetMark"),
     "other hash": (lambda folder: edit_config(folder, sha256="00"), CorruptModel, "must have the hash .* 00, got"),
+    "ranks that are none": (
+        lambda folder: edit_config(folder, quality={"ranks": [[0.5, float("nan")]]}),
+        CorruptModel,
+        "ranks .* must be lists of numbers from 0 to 1",
+    ),
     "other draft vocabulary": (lambda folder: edit_config(folder, draft_vocab=21), CorruptModel, "got 21 for 20"),
 }
 

@@ -207,6 +207,13 @@ def _check_format(config: Mapping[str, Any], path: Path) -> None:
     for name in ("shape", "target", "provenance", "quality"):
         if not isinstance(config[name], dict):
             raise CorruptModel(f"{name} in {path / CONFIG} must be an object, got {config[name]!r:.80}")
+    ranks = config["quality"].get("ranks", [])
+    if not isinstance(ranks, list) or not all(map(_are_shares, ranks)):
+        raise CorruptModel(f"ranks in {path / CONFIG} must be lists of numbers from 0 to 1, got {ranks!r:.80}")
+
+
+def _are_shares(values: object) -> bool:
+    return isinstance(values, list) and all(isinstance(value, int | float) and 0.0 <= value <= 1.0 for value in values)
 
 
 def _record(kind: type[_T], values: Mapping[str, Any], path: Path) -> _T:
