@@ -16,19 +16,22 @@ from gamaneh.bench.advise.whatif import Scenario
 from gamaneh.bench.advise.words import SENTENCES, STATUS, TITLES, say
 from gamaneh.bench.statistics import Interval
 
+WIDTH = 160
+"""Columns of tables that go to a file or another program."""
+
 
 def show(console: Console, advice: Advice, language: Language) -> None:
     """Tables of what was measured and predicted, the checklist and the verdict."""
     console.print(_setting(advice))
     if advice.candidates:
-        console.print(_ranking(advice))
-        console.print(_by_batch(advice.candidates))
-        console.print(_by_group(advice.candidates[0]))
+        _print(console, _ranking(advice))
+        _print(console, _by_batch(advice.candidates))
+        _print(console, _by_group(advice.candidates[0]))
     for one in advice.unusable:
         console.print(SENTENCES[language]["unusable"].format(title=one.title, reason=one.reason))
     if advice.validation is not None:
-        console.print(_validation(advice.validation))
-    console.print(_checklist(advice, language))
+        _print(console, _validation(advice.validation))
+    _print(console, _checklist(advice, language))
     console.print("\n".join(verdict_lines(advice, language)), style="bold")
 
 
@@ -41,7 +44,7 @@ def show_scenarios(console: Console, scenarios: Sequence[Scenario], batches: Seq
         best = one.best
         by_batch = [_times(found.speedup) for found in one.by_batch]
         table.add_row(one.title, *_counts(best), _times(best.speedup), *by_batch)
-    console.print(table)
+    _print(console, table)
     for one in scenarios:
         rows = (f"{name} {_times(found.speedup)}" for name, found in one.by_category.items())
         console.print(f"{one.title} by category: {', '.join(rows)}")
@@ -57,6 +60,11 @@ def verdict_lines(advice: Advice, language: Language) -> list[str]:
     if verdict.command:
         lines += [words["command"], f"  {verdict.command_line}"]
     return lines
+
+
+def _print(console: Console, table: Table) -> None:
+    console.print(table, width=None if console.is_terminal else WIDTH)
+    console.print()
 
 
 def _how(verdict: Verdict, language: Language) -> str:

@@ -30,8 +30,8 @@ REQUESTS = 12
 BATCHES = (1, 2, 4, 8, 16)
 STEP_TOKENS = 512
 
-EXIT_NO_VERDICT = 1
-"""Exit code when nothing could be measured, or prediction and measurement are too far apart to rely on."""
+EXIT_INCOMPLETE = 1
+"""Exit code when a candidate could not be measured; the advice is about the others."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,7 +136,10 @@ def give_advice(
     out: Annotated[Path | None, typer.Option(help="Write the advice to this JSON file.", show_default="none")] = None,
     as_json: JsonFlag = False,
 ) -> None:
-    """Should this model speculate on this machine, with what, and how far? Exit code 1: no verdict could be given."""
+    """Should this model speculate on this machine, with what, and how far? It takes minutes; progress is shown.
+
+    Exit code 1: a candidate could not be measured, and the advice is about the others.
+    """
     spoken = as_language(language)
     check_writable(out)
     from gamaneh.bench.advise.advise import advise
@@ -158,8 +161,8 @@ def give_advice(
         out.write_text(json.dumps(advice.to_json(), ensure_ascii=False, allow_nan=False) + "\n", encoding="utf-8")
     if as_json:
         print_json(advice.to_json())
-    if advice.verdict.outcome == "no_verdict":
-        raise typer.Exit(EXIT_NO_VERDICT)
+    if advice.unusable:
+        raise typer.Exit(EXIT_INCOMPLETE)
 
 
 def check_writable(out: Path | None) -> None:

@@ -17,7 +17,14 @@ from gamaneh.kv.manager import KVManager
 from gamaneh.kv.pool import BlockPool
 from gamaneh.models.loading import LoadedModel
 from gamaneh.options import EngineOptions, SpeculationOptions
-from gamaneh.testing import ByteTokenizer, SimulatedClock, TimedProposer, TimedRunner, next_token_table
+from gamaneh.testing import (
+    ByteTokenizer,
+    ScriptedProposer,
+    SimulatedClock,
+    TimedProposer,
+    TimedRunner,
+    next_token_table,
+)
 from gamaneh.testing.tiny import tiny_model
 
 VOCAB = 64
@@ -33,12 +40,14 @@ class World:
         accuracy: chance that a candidate is right.
         candidate: of one candidate of a draft.
         read: of a token that the proposer has not read yet.
+        fault: raises in a second proposer, `broken`; None leaves it out.
     """
 
     step: Callable[[int, int], float] = lambda rows, context: 1.0
     accuracy: float = 0.8
     candidate: float = 0.05
     read: float = 0.0
+    fault: Callable[[], None] | None = None
 
 
 @contextmanager
@@ -72,16 +81,11 @@ def simulated(world: World) -> Iterator[LoadedModel]:
 
 
 def proposers(world: World, clock: SimulatedClock) -> Mapping[str, Proposer]:
-    return {
-        "scripted": TimedProposer(
-            SCRIPT,
-            VOCAB,
-            accuracy=world.accuracy,
-            clock=clock,
-            seconds=world.candidate,
-            lag_seconds=world.read,
-        )
-    }
+    right = TimedProposer(
+        SCRIPT, VOCAB, accuracy=world.accuracy, clock=clock, seconds=world.candidate, lag_seconds=world.read
+    )
+    broken = ScriptedProposer(SCRIPT, VOCAB, name="broken", fault=world.fault)
+    return {"scripted": right} | ({"broken": broken} if world.fault else {})
 
 
 def make_workload(count: int = 12, tokens: int = 40, prompt: int = 20, *, own: bool = True) -> Workload:

@@ -8,6 +8,7 @@ from functools import cache
 import pytest
 from simulation import World, make_workload, simulated
 
+from gamaneh.bench.advise import measure, validate
 from gamaneh.bench.advise.advice import Advice
 from gamaneh.bench.advise.advise import Question, advise
 from gamaneh.bench.advise.candidate import Workshop
@@ -125,9 +126,25 @@ def test_without_a_candidate_nothing_is_measured_and_nothing_judged() -> None:
     assert statuses(advice) == dict.fromkeys(CODES, Status.NOT_MEASURED)
 
 
-def test_predictions_that_do_not_hold_give_no_verdict(monkeypatch: pytest.MonkeyPatch) -> None:
-    from gamaneh.bench.advise import measure
+def test_a_gain_that_few_requests_do_not_show_gives_no_verdict(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = validate.ratio_of_sums
+    monkeypatch.setattr(validate, "ratio_of_sums", lambda *seconds: replace(real(*seconds), low=0.9))
+    advice = ask.__wrapped__(GOOD)
+    assert advice.verdict.outcome is Outcome.NO_VERDICT
+    assert advice.verdict.reasons[0].key == "uncertain"
 
+
+def test_a_candidate_that_fails_is_told_and_the_others_are_measured() -> None:
+    def fail() -> None:
+        raise RuntimeError("out of ideas")
+
+    advice = ask(World(accuracy=0.85, candidate=0.02, fault=fail))
+    assert [one.title for one in advice.candidates] == ["scripted"]
+    assert [(one.title, one.reason) for one in advice.unusable] == [("broken", "RuntimeError: out of ideas")]
+    assert advice.verdict.outcome is Outcome.USE
+
+
+def test_predictions_that_do_not_hold_give_no_verdict(monkeypatch: pytest.MonkeyPatch) -> None:
     real = measure.time_steps
     monkeypatch.setattr(
         measure,

@@ -20,10 +20,15 @@ class Surface:
     Beyond the measured sizes of a batch the last slope goes on; beyond the measured batches too.
 
     Args:
-        cells: repeated measurements of each cell, in seconds; the median counts. At least one cell.
+        cells: repeated measurements of each cell, in seconds; the median counts.
+
+    Raises:
+        ValueError: there is no cell, or none of its measurements.
     """
 
     def __init__(self, cells: Mapping[Cell, Sequence[float]]) -> None:
+        if not cells or not all(cells.values()):
+            raise ValueError(f"cells must be at least one, each with a measurement, got {dict(cells)}")
         self.cells = {cell: tuple(values) for cell, values in sorted(cells.items())}
         self._lines: dict[int, tuple[list[float], list[float]]] = defaultdict(lambda: ([], []))
         for (batch, size), values in self.cells.items():

@@ -27,6 +27,9 @@ RESAMPLES = 200
 FEW_RESAMPLES = 40
 """Where many requests run at once and a simulation takes its time."""
 
+AS_GOOD = 0.99
+"""Share of the best expected speed-up from which on a draft length counts as good as the best."""
+
 _SEED = 20250101
 
 
@@ -70,8 +73,10 @@ class Predictor:
         return self._speedups[batch, k]
 
     def best_k(self, batch: int, traces: Sequence[Trace] | None = None) -> int:
-        """The draft length of the highest expected speed-up."""
-        return max(range(1, self.largest + 1), key=lambda k: self.speedup(batch, k, traces))
+        """The shortest draft length that is as good as the best: longer ones cost more rows where there is load."""
+        speedups = {k: self.speedup(batch, k, traces) for k in range(1, self.largest + 1)}
+        enough = AS_GOOD * max(speedups.values())
+        return next(k for k, speedup in speedups.items() if speedup >= enough)
 
     def predict(self, batch: int, k: int | None = None, traces: Sequence[Trace] | None = None) -> Prediction:
         """The prediction with this draft length, None for the best, on these traces, None for all."""

@@ -64,6 +64,8 @@ def judge(evidence: Evidence, by_batch: Sequence[Prediction], serve: Sequence[st
         return Verdict(Outcome.NO_VERDICT, (_disagreement(evidence),))
     fixed = outcome.measured.value > FIXED_MARGIN * outcome.served.value
     gain = outcome.measured if fixed else outcome.served
+    if gain.low <= 1.0 and gain.value >= LEAST_GAIN:
+        return Verdict(Outcome.NO_VERDICT, (_uncertainty(evidence, gain),), gain)
     against = tuple(_objections(evidence, gain))
     if against:
         reasons = (*against, *_causes(evidence, by_batch))
@@ -90,6 +92,11 @@ def _disagreement(evidence: Evidence) -> Phrase:
     return Phrase("disagreement", {**values, "deviation": outcome.deviation, "most": MOST_DEVIATION})
 
 
+def _uncertainty(evidence: Evidence, gain: Interval) -> Phrase:
+    values = {"value": gain.value, "low": gain.low, "high": gain.high}
+    return Phrase("uncertain", {**values, "requests": len(evidence.workload.requests)})
+
+
 def _objections(evidence: Evidence, gain: Interval) -> list[Phrase]:
     """Each of them alone decides against it."""
     objections: list[Phrase] = []
@@ -97,7 +104,7 @@ def _objections(evidence: Evidence, gain: Interval) -> list[Phrase]:
         objections.append(Phrase("differs", {"differing": evidence.validation.differing}))
     if evidence.memory.largest_batch < evidence.batch:
         objections.append(Phrase("no_memory", {"batch": evidence.batch, "largest": evidence.memory.largest_batch}))
-    if gain.value < LEAST_GAIN or gain.low <= 1.0:
+    if gain.value < LEAST_GAIN:
         values = {"value": gain.value, "low": gain.low, "high": gain.high, "least": LEAST_GAIN}
         objections.append(Phrase("no_gain", values))
     return objections

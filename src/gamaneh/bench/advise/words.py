@@ -82,8 +82,9 @@ SENTENCES: Mapping[Language, Mapping[str, str]] = {
         "{most:.0%}. The machine may be busy with something else; try again, or with more prompts.",
         "differs": "{differing} answers are not those of plain decoding. Please report that as a fault.",
         "no_memory": "The memory holds {largest} requests at once with the draft, and there are {batch}.",
-        "no_gain": "The measured gain is {value:.2f} times [{low:.2f}, {high:.2f}]: less than {least:.2f}, or not to "
-        "be told from none.",
+        "no_gain": "The measured gain is {value:.2f} times [{low:.2f}, {high:.2f}], less than {least:.2f}.",
+        "uncertain": "The measured gain, {value:.2f} times [{low:.2f}, {high:.2f}], cannot be told from none with "
+        "{requests} requests. Take more of them: --limit.",
         "short": "Decoding is only {share:.0%} of the latency: drafts that cost nothing and are always right could "
         "not gain more than {most:.2f} times.",
         "too_few": "A round emits {tokens:.2f} tokens, and it takes {break_even:.2f} for drafts to pay.",
@@ -128,8 +129,9 @@ SENTENCES: Mapping[Language, Mapping[str, str]] = {
         "بیش از {most:.0%}. شاید دستگاه سرگرمِ کارِ دیگری است؛ دوباره یا با پرسش‌های بیشتر بسنجید.",
         "differs": "{differing} پاسخ همان پاسخِ رمزگشاییِ ساده نیست. لطفاً این را به عنوانِ خطا گزارش کنید.",
         "no_memory": "حافظه با پیش‌نویس برای {largest} درخواستِ هم‌زمان جا دارد، و درخواست‌ها {batch} تا هستند.",
-        "no_gain": "سودِ سنجیده {value:.2f} برابر [{low:.2f}, {high:.2f}] است: کمتر از {least:.2f}، "
-        "یا از هیچ بازشناختنی نیست.",
+        "no_gain": "سودِ سنجیده {value:.2f} برابر [{low:.2f}, {high:.2f}] است، کمتر از {least:.2f}.",
+        "uncertain": "سودِ سنجیده، {value:.2f} برابر [{low:.2f}, {high:.2f}]، با {requests} درخواست از هیچ بازشناختنی "
+        "نیست. درخواست‌های بیشتری بدهید: ‎--limit‎.",
         "short": "رمزگشایی فقط {share:.0%} زمانِ پاسخ است: پیش‌نویسِ بی‌هزینه و همیشه‌درست هم بیش از {most:.2f} برابر "
         "تندتر نمی‌کرد.",
         "too_few": "هر دور {tokens:.2f} توکن می‌دهد، و برای سود {break_even:.2f} توکن لازم است.",

@@ -1,0 +1,76 @@
+from dataclasses import replace
+
+import pytest
+
+from gamaneh.bench.advise import candidate
+from gamaneh.bench.advise.candidate import NO_PARTS, Candidate, Parts, Unusable, Workshop, token_bytes
+from gamaneh.bench.advise.memory import footprint
+from gamaneh.errors import InvalidOption, ModelError
+from gamaneh.models.loading import LoadedModel
+from gamaneh.options import EngineOptions
+from gamaneh.testing.tiny import tiny_model
+
+DRAFT = replace(tiny_model(seed=1), name="small", weight_bytes=1000)
+
+
+@pytest.fixture(autouse=True)
+def models(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Draft models are called `small`; there are no others."""
+
+    def load(name: str, *, dtype: str, device: str) -> LoadedModel:
+        if name != "small":
+            raise ModelError(f"no model {name}")
+        return DRAFT
+
+    monkeypatch.setattr(candidate, "load", load)
+
+
+def workshop() -> Workshop:
+    return Workshop(tiny_model(), EngineOptions(max_batch=2))
+
+
+def usable(*parts: Parts, only: tuple[str, ...] = ()) -> dict[str, Candidate]:
+    found = workshop().candidates(parts, only)
+    return {one.title: one for one in found if isinstance(one, Candidate)}
+
+
+def test_proposers_that_need_nothing_are_always_there() -> None:
+    found = usable()
+    assert "lookup" in found
+    assert {one.parts for one in found.values()} == {NO_PARTS}
+    assert {one.tokenizer for one in found.values()} == {"none"}
+
+
+def test_a_draft_model_is_one_candidate_and_brings_no_others() -> None:
+    bare, found = usable(), usable(Parts(draft_model="small"))
+    assert set(found) - set(bare) == {"draft_model (small)"}
+    one = found["draft_model (small)"]
+    assert (one.weight_bytes, one.token_bytes, one.tokenizer) == (1000, token_bytes(DRAFT), "same")
+    assert set(one.llm.engine.proposers) >= {"draft_model"}
+
+
+def test_candidates_can_be_restricted() -> None:
+    assert list(usable(Parts(draft_model="small"), only=("draft_model",))) == ["draft_model (small)"]
+    assert list(usable(Parts(draft_model="small"), only=("lookup",))) == ["lookup"]
+
+
+def test_a_name_that_is_no_proposer_is_refused() -> None:
+    with pytest.raises(InvalidOption, match=r"proposer must be one of .* got 'telepathy'"):
+        usable(only=("telepathy",))
+
+
+def test_a_part_that_cannot_be_used_is_told_with_its_reason() -> None:
+    found = list(workshop().candidates([Parts(draft_model="gone")], ("draft_model",)))
+    assert found == [Unusable("gone", "no model gone")]
+
+
+def test_the_memory_of_the_draft_takes_room_from_requests() -> None:
+    target, one = tiny_model(), usable(Parts(draft_model="small"))["draft_model (small)"]
+    memory = footprint(replace(target, weight_bytes=5000), one, context=100, limit=6000 + 250 * token_bytes(target))
+    assert (memory.largest_plain_batch, memory.largest_batch) == ((1000 // token_bytes(target) + 250) // 100, 1)
+    assert memory.needed(1) == 6000 + 200 * token_bytes(target)
+
+
+def test_what_does_not_fit_leaves_no_room_at_all() -> None:
+    one = usable()["lookup"]
+    assert footprint(replace(tiny_model(), weight_bytes=10), one, context=10, limit=5).largest_batch == 0
