@@ -88,6 +88,9 @@ EXAMPLES: Mapping[str, str] = {
     "serve": "gamaneh serve --model smollm2-135m-instruct --port 8000",
     "compare": "gamaneh compare --model smollm2-135m-instruct --lookup --limit 4 -n 48 --json",
     "bench": "gamaneh bench --model smollm2-135m-instruct --lookup --limit 4 --rounds 1 -n 24 --out run.json",
+    "audit": "gamaneh audit --model qwen2.5-coder-1.5b-instruct --draft-model qwen2.5-coder-0.5b-instruct "
+    "--limit 2 -n 16 --samples 24 --sample-tokens 6",
+    "report": "gamaneh report run.json --html run.html",
     "demo": "gamaneh demo --max-tokens 48",
     "train prompts": "gamaneh train prompts --category chat -n 40 -o prompts.jsonl",
     "train medusa": _TRAIN.format("medusa"),
