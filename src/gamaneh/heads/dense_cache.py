@@ -83,4 +83,4 @@ class DenseCache:
             new[:old_rows, :old_capacity] = old
 
     def _tables(self, kv: KVCache, capacity: int) -> list[Tensor]:
-        return [part.unflatten(0, (-1, capacity)) for part in kv.layer(0)]
+        return [part.view(-1, capacity, *part.shape[1:]) for part in kv.layer(0)]

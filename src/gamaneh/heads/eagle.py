@@ -89,7 +89,8 @@ class EagleHead(nn.Module):
 
     def fused(self, hidden: Tensor) -> Tensor:
         """`[..., num_layers, target_hidden]` hidden states -> `[..., hidden]` features."""
-        return self.fuse(fuse_input(self.shape, self.fuse_norm, hidden.to(self.fuse.weight.dtype)))
+        fused: Tensor = self.fuse(fuse_input(self.shape, self.fuse_norm, hidden.to(self.fuse.weight.dtype)))
+        return fused
 
     def output_matrix(self) -> Tensor:
         """`[draft_vocab, hidden]`."""
@@ -139,19 +140,22 @@ class _Unroll:
         """`[batch, length, hidden]` features and embeddings of the tokens behind them -> `[batch, length, hidden]`."""
         head = self.head
         normed = head.rms(features, head.hidden_norm)
-        x = normed if self.shape.norm_before_residual else features
+        x: Tensor = normed if self.shape.norm_before_residual else features
         x = x + self._attention(torch.cat([head.rms(embedded, head.embed_norm), normed], dim=-1), step)
         gate, up = head.gate_up(head.rms(x, head.mlp_norm)).chunk(2, dim=-1)
-        return x + head.down(F.silu(gate) * up)
+        inner: Tensor = head.down(F.silu(gate) * up)
+        return x + inner
 
     def _attention(self, x: Tensor, step: int) -> Tensor:
         shape = self.shape
-        qkv = self.head.qkv(x).unflatten(-1, (-1, shape.head_dim))
-        queries, keys, values = qkv.split([shape.num_heads, shape.num_kv_heads, shape.num_kv_heads], dim=-2)
+        qkv: Tensor = self.head.qkv(x).view(*x.shape[:2], -1, shape.head_dim)
+        queries, keys, values = torch.split(qkv, [shape.num_heads, shape.num_kv_heads, shape.num_kv_heads], dim=-2)
         self.past.append((self._rotated(keys, step).transpose(1, 2), values.transpose(1, 2)))
-        grouped = self._rotated(queries, step).transpose(1, 2).unflatten(1, (shape.num_kv_heads, -1))
+        heads = self._rotated(queries, step).transpose(1, 2)
+        grouped = heads.reshape(len(heads), shape.num_kv_heads, -1, *heads.shape[2:])
         mixed = self._mixed(grouped) if step else self._causal(grouped)
-        return self.head.out(mixed.flatten(1, 2).transpose(1, 2).flatten(2))
+        projected: Tensor = self.head.out(mixed.flatten(1, 2).transpose(1, 2).flatten(2))
+        return projected
 
     def _rotated(self, x: Tensor, step: int) -> Tensor:
         """`[batch, length, heads, head_dim]`, row t rotated to the position t + `step`."""
@@ -164,7 +168,7 @@ class _Unroll:
         repeats, scale = queries.shape[2], self.shape.head_dim**-0.5
         keys, values = (part.repeat_interleave(repeats, dim=1) for part in self.past[0])
         mixed = F.scaled_dot_product_attention(queries.flatten(1, 2), keys, values, is_causal=True, scale=scale)
-        return mixed.unflatten(1, (-1, repeats))
+        return mixed.reshape_as(queries)
 
     def _mixed(self, queries: Tensor) -> Tensor:
         """The same of a later position, with its own past beside the text."""

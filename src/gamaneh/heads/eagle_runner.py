@@ -68,9 +68,10 @@ class EagleRunner:
     def _attention(self, x: Tensor, level: Level) -> Tensor:
         shape = self.shape
         heads, kv_heads = shape.num_heads, shape.num_kv_heads
-        rotated, values = self.qkv(x).view(x.shape[0], -1, shape.head_dim).split([heads + kv_heads, kv_heads], dim=1)
+        qkv = self.qkv(x).view(x.shape[0], -1, shape.head_dim)
+        rotated, values = torch.split(qkv, [heads + kv_heads, kv_heads], dim=1)
         rotated = rotate(rotated, *self.rotary.rows(level.positions))
-        queries, keys = rotated.split([heads, kv_heads], dim=1)
+        queries, keys = torch.split(rotated, [heads, kv_heads], dim=1)
         self.cache.write(level.slots, keys, values)
         return self.out(self._attend(queries, level))
 

@@ -54,6 +54,7 @@ class ExitHead(nn.Module):
     """
 
     kind = "early_exit"
+    hidden_layers: tuple[int, ...]
     _draft_ids: Tensor | None
     _rows: Tensor
 
