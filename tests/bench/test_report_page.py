@@ -19,6 +19,9 @@ from gamaneh.bench.report.markup import VOID, tag
 from gamaneh.bench.report.page import render, write_page
 from gamaneh.bench.report.words import ENGLISH, PERSIAN
 from gamaneh.bench.result import Run
+from gamaneh.bench.run.cautions import _LOOKS
+from gamaneh.bench.run.fairness import CONDITIONS
+from gamaneh.bench.run.formulas import FORMULAS
 from gamaneh.bench.statistics import Interval
 from gamaneh.cli.main import app
 from gamaneh.errors import InvalidOption
@@ -236,3 +239,11 @@ def test_files_on_disk_become_a_page(tmp_path: Path) -> None:
     result = CliRunner().invoke(app, ["report", *map(str, files), "--html", str(page), "--title", "Both"])
     assert result.exit_code == 0 and "2 runs" in result.stdout
     assert page.read_text(encoding="utf-8") == render([run("run 0"), run("run 1")], Language(), "Both")
+
+
+def test_every_known_mistake_has_a_title_in_both_languages() -> None:
+    assert {f"caution_{code}" for code in _LOOKS} <= ENGLISH.keys()
+
+
+def test_every_formula_and_condition_has_a_name() -> None:
+    assert {*FORMULAS, *CONDITIONS} <= ENGLISH.keys()

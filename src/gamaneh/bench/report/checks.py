@@ -9,7 +9,7 @@ from gamaneh.bench.report.entries import Entry
 from gamaneh.bench.report.figure import Table, folded
 from gamaneh.bench.report.language import Language
 from gamaneh.bench.report.markup import Markup, tag
-from gamaneh.bench.result import Check, Run
+from gamaneh.bench.result import Caution, Check, Run
 
 MOST_DIFFERENCES = 50
 
@@ -42,7 +42,13 @@ def _box(entry: Entry, language: Language) -> Markup:
 def _cautions(run: Run, language: Language) -> Markup:
     if not run.cautions:
         return tag("p", language.say("no_cautions"), class_="fine")
-    return tag("ul", *(tag("li", tag("bdi", caution.text)) for caution in run.cautions), class_="cautions")
+    return tag("ul", *(_caution(caution, language) for caution in run.cautions), class_="cautions")
+
+
+def _caution(caution: Caution, language: Language) -> Markup:
+    """Its text is that of the run, in English."""
+    title = tag("b", language.name(f"caution_{caution.code}"))
+    return tag("li", title, tag("p", tag("bdi", caution.text)))
 
 
 def _fairness(run: Run, language: Language) -> Markup | None:
@@ -50,7 +56,11 @@ def _fairness(run: Run, language: Language) -> Markup | None:
         return None
     heads = [language.say(head) for head in ("condition", "plain", "speculative", "same")]
     rows = [
-        (check.name, *(_value(side, language) for side in (check.plain, check.speculative)), _same(check, language))
+        (
+            language.name(check.name),
+            *(_value(side, language) for side in (check.plain, check.speculative)),
+            _same(check, language),
+        )
         for check in run.fairness
     ]
     return folded(language.say("fairness"), Table(heads, rows, frozenset(range(4))).html())

@@ -18,7 +18,9 @@ def provenance(entries: Sequence[Entry], language: Language) -> Markup:
     """One box per run, and the formulas of all of them."""
     boxes = (_box(entry, language) for entry in entries)
     formulas = {name: formula for entry in entries for name, formula in entry.run.formulas.items()}
-    listed = tag("dl", *(pair(name, formula, foreign=True) for name, formula in formulas.items()), class_="long")
+    listed = tag(
+        "dl", *(pair(language.name(name), formula, foreign=True) for name, formula in formulas.items()), class_="long"
+    )
     written = tag("div", folded(language.say("formulas"), listed), class_="card")
     return tag("div", tag("div", *boxes, class_="boxes"), written if formulas else None)
 
