@@ -65,9 +65,11 @@ class FakeClient:
     say: Callable[[Ask], str] = lambda ask: "one two three"
     gaps: float = 1.0
     asked: list[tuple[str, str]] = field(default_factory=list)
+    salts: list[str] = field(default_factory=list)
 
     async def stream(self, ask: Ask) -> AsyncGenerator[Delivery]:
         self.asked.append((self.name, ask.text))
+        self.salts.append(ask.salt)
         for at, word in enumerate(self.say(ask).split()):
             yield Delivery(word if at == 0 else f" {word}", 1, gaps=(self.gaps,) if ask.params.logprobs else ())
         yield Delivery("", 0, Ending(counts=Counts(2, 3, 2, 4, 5)))

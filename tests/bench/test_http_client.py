@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable
+from dataclasses import replace
 
 import httpx
 import pytest
@@ -121,6 +122,16 @@ class TestAsking:
     def test_a_server_without_a_switch_is_not_asked_to_be_plain(self) -> None:
         with pytest.raises(InvalidOption, match="must be a server that can be told not to speculate, got 'vLLM'"):
             answer(FakeServer(events(said("x")), owner="vllm"), Ask("x", SamplingParams(), speculate=False))
+
+    @pytest.mark.parametrize(
+        ("owner", "field", "value"),
+        [("gamaneh", "cache_salt", "x"), ("vllm", "cache_salt", "x"), ("llamacpp", "cache_prompt", False)],
+    )
+    def test_a_salt_keeps_prompts_from_being_remembered(self, owner: str, field: str, value: object) -> None:
+        server = FakeServer(events(said("x")), owner)
+        answer(server, replace(ASK, salt="x"))
+        answer(server, ASK)
+        assert [body.get(field) for body in server.bodies] == [value, None]
 
     def test_extra_fields_are_sent(self) -> None:
         server = FakeServer(events(said("x")))

@@ -117,8 +117,7 @@ class TestFairness:
     @pytest.mark.parametrize(("tokens", "equal"), [(100, True), (99, True), (90, False), (120, False)])
     def test_outputs_of_other_lengths_are_flagged(self, tokens: int, equal: bool) -> None:
         one, other = (
-            side_figures(list(stretch([answer(0.0, 1.0, 2.0, tokens=count)], 2.0).records))
-            for count in (100, tokens)
+            side_figures(list(stretch([answer(0.0, 1.0, 2.0, tokens=count)], 2.0).records)) for count in (100, tokens)
         )
         assert check_lengths(one, other).equal is equal
 
@@ -135,7 +134,7 @@ def good(count: int = 120, tokens: int = 64, ttft: float = 0.1, gain: float = 2.
     return measured(side(0.1), side(0.1 / gain), Load("closed", 1.0, count, 1))
 
 
-MARK = PromptMark("full", "ab", 48, ("chat", "code"), ("en", "fa"))
+MARK = PromptMark("full", "ab", 120, ("chat", "code"), ("en", "fa"))
 MEMORY = Memory(1, None, 1, 1, {"lookup": 0})
 
 
@@ -146,8 +145,7 @@ def evidence(point: Point | None = None, **changes: object) -> Evidence:
         checks=(),
         points=(point or make_point(good(), None, None),),
         speculative_memory=MEMORY,
-        rounds=1,
-        prefix_cache=False,
+        reads_anew=True,
         complete=True,
         faults={},
     )
@@ -182,20 +180,24 @@ class TestCautions:
     @pytest.mark.parametrize(
         ("code", "changes"),
         [
-            ("few_prompts", {"prompts": replace(MARK, count=5)}),
             ("one_category", {"prompts": replace(MARK, categories=("code",))}),
             ("one_language", {"prompts": replace(MARK, languages=("en",))}),
             ("different_sampling", {"checks": (Check("sampling", {}, {"top_k": 5}, False),)}),
             ("unequal", {"checks": (Check("precision", "a", "b", False),)}),
             ("unknown_conditions", {"checks": (Check("precision", None, "b", None),)}),
             ("draft_memory", {"speculative_memory": replace(MEMORY, proposers={})}),
-            ("prefix_cache", {"prefix_cache": True, "rounds": 2}),
+            ("prefix_cache", {"reads_anew": False}),
+            ("repeated_prompts", {"prompts": replace(MARK, count=119)}),
             ("partial", {"complete": False}),
             ("proposer_failed", {"faults": {"eagle": 3}}),
         ],
     )
     def test_how_it_was_measured_may_be_a_mistake(self, code: str, changes: dict) -> None:
         assert codes(find_cautions(evidence(**changes))) == [code]
+
+    def test_a_few_prompts_that_come_again_and_again_are_told(self) -> None:
+        found = find_cautions(evidence(prompts=replace(MARK, count=5)))
+        assert codes(found) == ["few_prompts", "repeated_prompts"]
 
     def test_a_load_that_piles_up_is_told(self) -> None:
         late = [stretch([answer(float(at), 2.0 * at + 1, 2.0 * at + 2, tokens=40) for at in range(120)], 240.0)]

@@ -39,7 +39,7 @@ def run_of(
         slo=Slo(ttft=1.0),
         price=make_price(1.0, "EUR", "2026-11-29"),
     )
-    writer = Writer("a test", [ModelMark("target", "tiny", "ab", "bfloat16")], prefix_cache=False)
+    writer = Writer("a test", [ModelMark("target", "tiny", "ab", "bfloat16")])
     keep = (lambda run: None) if kept is None else kept.append
     return conduct(connect, plan or usual, writer, lambda done, total: None, keep, allow_unequal=allow_unequal)
 

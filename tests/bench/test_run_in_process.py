@@ -46,12 +46,12 @@ def target() -> LoadedModel:
 
 
 def contestant(target: LoadedModel, speculation: SpeculationOptions = LOOKUP) -> Contestant:
-    options = EngineOptions(max_batch=4, kv_blocks=256, invariant=True, prefix_cache=False)
+    options = EngineOptions(max_batch=4, kv_blocks=256, invariant=True)
     return Contestant(target, build_engine(target, None, speculation, options), speculation)
 
 
 def measure(speculative: Contestant, plan: Plan) -> Run:
-    writer = Writer("tiny", (), prefix_cache=False)
+    writer = Writer("tiny", ())
     return conduct(
         lambda: engine_sides(speculative, plan),
         plan,
@@ -144,6 +144,17 @@ def test_a_prompt_that_is_too_long_fails_alone(target: LoadedModel) -> None:
     assert not run.complete and run.stopped is None
     assert {failure.prompt for failure in run.failures} == {"long"}
     assert run.points[0].whole.plain.requests == 4
+
+
+def test_what_was_asked_in_one_round_is_not_remembered_in_the_next(target: LoadedModel) -> None:
+    """A store of earlier answers would know the second round by heart."""
+    suffix = SpeculationOptions(proposer="suffix", draft_length=3)
+    prompt = replace(make_plan().prompts[0], prompt="to be or not to be")
+    plan = make_plan(params=GREEDY, prompts=[prompt], loads=[Load("closed", 1.0, 1, 3)], warmups=0)
+    whole = measure(contestant(target, suffix), plan).points[0].whole
+    once = measure(contestant(target, suffix), replace(plan, loads=[Load("closed", 1.0, 1, 1)])).points[0].whole
+    assert whole.speculative.speculation is not None and once.speculative.speculation is not None
+    assert whole.speculative.speculation.acceptance_rate == once.speculative.speculation.acceptance_rate
 
 
 def test_engines_end_with_the_run(target: LoadedModel) -> None:

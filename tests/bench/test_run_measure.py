@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from dataclasses import replace
 from itertools import groupby
 
@@ -129,3 +130,14 @@ def test_an_answer_without_a_token_is_not_whole() -> None:
 def test_prompts_may_be_fewer_than_requests() -> None:
     plan = make_plan(prompts=[Prompt("only", "chat", "en", "?")], loads=closed(1, 3))
     assert len(list(run(Bench(make_sides(), plan)).measured[0].pairs())) == 3
+
+
+def test_no_round_of_a_side_shares_its_salt() -> None:
+    plain, speculative = FakeClient("plain"), FakeClient("speculative")
+    plan = make_plan(loads=[*closed(1, 3, 2), *closed(1, 3)], warmups=1)
+    run(Bench(make_sides(plain, speculative), plan))
+    salts = [*plain.salts, *speculative.salts]
+    assert sorted(Counter(salts).values()) == sorted(2 * [1, 3, 3, 1, 3])
+    again = FakeClient("plain")
+    run(Bench(make_sides(again), plan))
+    assert not set(again.salts) & set(salts)

@@ -37,9 +37,9 @@ def test_a_recording_keeps_its_order() -> None:
 
 def test_each_request_has_a_seed_of_its_own_and_the_same_on_both_sides() -> None:
     plan = make_plan(params=SamplingParams(temperature=1.0, seed=7))
-    plain, speculative = (plan.ask(plan.prompts[0], 3, speculate=speculate) for speculate in (False, True))
+    plain, speculative = (plan.ask(plan.prompts[0], 3, speculate=speculate, salt="") for speculate in (False, True))
     assert plain.params.seed == speculative.params.seed == 10
-    assert plan.ask(plan.prompts[0], 4, speculate=True).params.seed == 11
+    assert plan.ask(plan.prompts[0], 4, speculate=True, salt="").params.seed == 11
 
 
 def test_without_a_seed_sampled_outputs_cannot_be_compared() -> None:

@@ -46,6 +46,8 @@ class Dialect:
         name: what to call it.
         owner: `owned_by` of its models; prefix: of its series. Either tells the kind.
         plain, speculative: fields of a request that switch speculation off and on; without a switch, None.
+        salt: field of a request that takes its salt, so that prompts that come back are read again.
+        forgetful: fields that do so without a salt.
     """
 
     name: str
@@ -53,7 +55,14 @@ class Dialect:
     prefix: str
     plain: Mapping[str, Any] | None = None
     speculative: Mapping[str, Any] = field(default_factory=lambda: _NOTHING)
+    salt: str | None = None
+    forgetful: Mapping[str, Any] = field(default_factory=lambda: _NOTHING)
     series: Series = field(default_factory=Series)
+
+    @property
+    def reads_anew(self) -> bool:
+        """Whether it can be told to read a prompt again that it has read before."""
+        return self.salt is not None or bool(self.forgetful)
 
 
 GAMANEH = Dialect(
@@ -62,6 +71,7 @@ GAMANEH = Dialect(
     prefix="gamaneh_",
     plain={"speculation": {"enabled": False, "metrics": True}},
     speculative={"speculation": {"enabled": True, "metrics": True}},
+    salt="cache_salt",
     series=Series(
         accepted="gamaneh_spec_decode_num_accepted_tokens_total",
         drafts="gamaneh_spec_decode_num_drafts_total",
@@ -79,6 +89,7 @@ VLLM = Dialect(
     name="vLLM",
     owner="vllm",
     prefix="vllm:",
+    salt="cache_salt",
     series=Series(
         accepted="vllm:spec_decode_num_accepted_tokens_total",
         drafts="vllm:spec_decode_num_drafts_total",
@@ -98,6 +109,7 @@ LLAMA_CPP = Dialect(
     name="llama.cpp",
     owner="llamacpp",
     prefix="llamacpp:",
+    forgetful={"cache_prompt": False},
     series=Series(
         accepted="llamacpp:spec_decode_num_accepted_tokens_total",
         drafts="llamacpp:spec_decode_num_drafts_total",

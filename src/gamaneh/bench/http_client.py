@@ -135,9 +135,15 @@ class HttpClient:
             "stream": True,
             "stream_options": {"include_usage": True},
             **_sampling(ask.params),
+            **self._salt(ask.salt),
             **self._switch(ask.speculate),
             **self.extra,
         }
+
+    def _salt(self, salt: str) -> Mapping[str, Any]:
+        if not salt:
+            return {}
+        return self.dialect.forgetful if self.dialect.salt is None else {self.dialect.salt: salt}
 
     def _switch(self, speculate: bool) -> Mapping[str, Any]:
         if speculate:

@@ -37,11 +37,13 @@ class Ask:
     Args:
         text: what the user says.
         speculate: as the engine does by default, or plain.
+        salt: requests with different salts share no cached prefixes and no texts to guess from.
     """
 
     text: str
     params: SamplingParams
     speculate: bool = True
+    salt: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +159,9 @@ class EngineClient:
         request_id = f"traffic-{next(self._names)}"
         speculation = self.speculation if ask.speculate else SpeculationOptions()
         tokens = as_chat(self.tokenizer, ask.text)
-        answer = await self.engine.submit(tokens, ask.params, request_id=request_id, speculation=speculation)
+        answer = await self.engine.submit(
+            tokens, ask.params, request_id=request_id, speculation=speculation, salt=ask.salt
+        )
         try:
             async for output in answer:
                 if output.finish_reason is FinishReason.ERROR:

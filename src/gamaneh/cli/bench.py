@@ -133,13 +133,11 @@ def _in_process(
     from gamaneh.bench.run.in_process import Contestant, engine_sides
     from gamaneh.cli.session import open_engine
 
-    target, engine = open_engine(
-        model, proposer, max_batch=model.max_batch or _largest(plan), prefix_cache=model.prefix_cache
-    )
+    target, engine = open_engine(model, proposer, max_batch=model.max_batch or _largest(plan))
     plan = replace(plan, params=sampling.params(lambda word: target.tokenizer.encode(word, special=False)))
     contestant = Contestant(target, engine, proposer.speculation())
     title = name or f"{model.model}, {contestant.speculation.proposer}"
-    writer = Writer(title, _models(target, proposer), prefix_cache=model.prefix_cache)
+    writer = Writer(title, _models(target, proposer))
     with count_bar("measuring") as tick:
         return conduct(lambda: engine_sides(contestant, plan), plan, writer, tick, keep, allow_unequal=allow_unequal)
 
@@ -149,7 +147,7 @@ def _over_http(plan: Plan, servers: Servers, name: str | None, keep: Keep, *, al
     from gamaneh.bench.run.document import Writer
     from gamaneh.bench.run.over_http import server_sides
 
-    writer = Writer(name or servers.url, (), prefix_cache=True)
+    writer = Writer(name or servers.url, ())
     with count_bar("measuring") as tick:
         return conduct(lambda: server_sides(servers, plan), plan, writer, tick, keep, allow_unequal=allow_unequal)
 

@@ -36,9 +36,6 @@ class TargetChoice(ModelChoice):
     max_batch: Annotated[
         int | None, typer.Option(help="Most answers made at once.", show_default="as many as the loads ask for")
     ] = None
-    prefix_cache: Annotated[
-        bool, typer.Option("--prefix-cache", help="Reuse prompts that come back; hides what reading them takes.")
-    ] = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

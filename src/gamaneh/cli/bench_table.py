@@ -203,7 +203,7 @@ def _times(interval: Interval | None) -> str:
 
 
 def _range(interval: Interval | None) -> str:
-    return "-" if interval is None else f"{interval.low:.2f}-{interval.high:.2f}"
+    return "-" if interval is None or interval.low == interval.high else f"{interval.low:.2f}-{interval.high:.2f}"
 
 
 def _percent(value: float | None) -> str:

@@ -22,8 +22,7 @@ class Evidence:
     """What cautions are made from.
 
     Args:
-        rounds: that each prompt was asked in.
-        prefix_cache: whoever answered may keep one.
+        reads_anew: prompts that came back in another round were read again.
         faults: failures of proposers, by name.
     """
 
@@ -32,8 +31,7 @@ class Evidence:
     checks: Sequence[Check]
     points: Sequence[Point]
     speculative_memory: Memory
-    rounds: int
-    prefix_cache: bool
+    reads_anew: bool
     complete: bool
     faults: Mapping[str, int]
 
@@ -145,9 +143,18 @@ def _drowned(point: Point) -> bool:
 
 
 def _prefix_cache(evidence: Evidence) -> str | None:
-    if not evidence.prefix_cache or evidence.rounds < 2:
+    if evidence.reads_anew:
         return None
-    return "Prompts come back in each round, and a prefix cache may have answered them: first tokens look too fast."
+    return "The server may keep what it has read, and each prompt is asked several times: first tokens look too fast."
+
+
+def _repeated(evidence: Evidence) -> str | None:
+    most = max(point.load.requests for point in evidence.points)
+    if most <= evidence.prompts.count:
+        return None
+    return (
+        f"{most} requests of {evidence.prompts.count} prompts in a round: whatever remembers texts knows the answers."
+    )
 
 
 def _saturated(evidence: Evidence) -> str | None:
@@ -176,6 +183,7 @@ _LOOKS: dict[str, Callable[[Evidence], str | None]] = {
     "mean_only": _mean_only,
     "draft_memory": _draft_memory,
     "prefix_cache": _prefix_cache,
+    "repeated_prompts": _repeated,
     "saturated": _saturated,
 }
 """Code -> what tells whether it applies, and how."""

@@ -35,11 +35,10 @@ class Writer:
     Args:
         name: what to call the run.
         models: those that took part.
-        prefix_cache: whoever answers may keep one.
     """
 
-    def __init__(self, name: str, models: Sequence[ModelMark], *, prefix_cache: bool) -> None:
-        self.name, self.models, self.prefix_cache = name, models, prefix_cache
+    def __init__(self, name: str, models: Sequence[ModelMark]) -> None:
+        self.name, self.models = name, models
         self.memory = dict.fromkeys(SIDE_NAMES, Memory(None, None, None, None, {}))
         self._equality: Equality | None = None
 
@@ -96,8 +95,7 @@ class Writer:
             checks=checks,
             points=points,
             speculative_memory=self.memory["speculative"],
-            rounds=sum(load.rounds for load in bench.plan.loads),
-            prefix_cache=self.prefix_cache,
+            reads_anew=all(side.reads_anew for side in bench.sides.both),
             complete=complete,
             faults=bench.sides.speculative.faults(),
         )

@@ -81,7 +81,7 @@ async def explain(equality: Equality, loads: Sequence[Measured], plan: Plan, pla
 
 async def _gap(plain: Side, plan: Plan, record: Record, position: int) -> float | None:
     """The smallest gap among the tokens that made the character at `position`; None if it cannot be had."""
-    ask = plan.ask(record.prompt, record.key.slot, speculate=plain.speculate)
+    ask = plan.ask(record.prompt, record.key.slot, speculate=plain.speculate, salt="")
     ask = replace(ask, params=replace(ask.params, logprobs=2))
     length = 0
     gaps: list[float] = []

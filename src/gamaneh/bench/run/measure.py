@@ -8,6 +8,7 @@ the clock make one stretch of the whole round.
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
@@ -20,7 +21,7 @@ from gamaneh.bench.result import Load
 from gamaneh.bench.run.plan import Plan
 from gamaneh.bench.run.sides import Side, SideName, Sides
 from gamaneh.bench.saturation import Stay, is_saturated
-from gamaneh.bench.traffic import Answer, Traffic, answer_or_fail, closed_loop, open_loop
+from gamaneh.bench.traffic import Answer, Ask, Traffic, answer_or_fail, closed_loop, open_loop
 
 STRETCH = 4
 """Requests of a stretch, as a multiple of those under way at once."""
@@ -116,6 +117,7 @@ class Bench:
         self.measured: list[Measured] = []
         self.stopped: str | None = None
         self._failed: dict[SideName, int] = {"plain": 0, "speculative": 0}
+        self._run = uuid.uuid4().hex  # a server may remember an earlier run
         self._done = 0
         self._total = 2 * sum(plan.warmups + load.requests * load.rounds for load in plan.loads)
 
@@ -143,13 +145,20 @@ class Bench:
         """One request after the other, of those that will be measured."""
         for side in self.sides.both:
             for number, prompt in enumerate(islice(self.plan.order(load), self.plan.warmups)):
-                await answer_or_fail(side.client, self.plan.ask(prompt, number, speculate=side.speculate))
+                ask = self.plan.ask(prompt, number, speculate=side.speculate, salt=self._salt(side, "warm-up"))
+                await answer_or_fail(side.client, ask)
                 self._count(1)
+
+    def _salt(self, side: Side, round_name: object) -> str:
+        """Of a round of one side at the load that is measured now."""
+        return f"{self._run}-{side.name}-{len(self.measured)}-{round_name}"
 
     async def _stretch(self, side: Side, load: Load, number: int, slots: range) -> Stretch:
         prompts = self.plan.order(load)
         before = await side.counters()
-        traffic = await self._traffic(side, load, [(slot, prompts[slot]) for slot in slots])
+        salt = self._salt(side, number)
+        asks = [self.plan.ask(prompts[slot], slot, speculate=side.speculate, salt=salt) for slot in slots]
+        traffic = await self._traffic(side, load, asks)
         after = await side.counters()
         records = [
             Record(Key(number, slot), prompts[slot], answer)
@@ -159,8 +168,7 @@ class Bench:
         self._note_failures(side, records)
         return Stretch(records, traffic.seconds, _counted(before, after), _cpu_seconds(before, after))
 
-    async def _traffic(self, side: Side, load: Load, prompts: Sequence[tuple[int, Prompt]]) -> Traffic:
-        asks = [self.plan.ask(prompt, slot, speculate=side.speculate) for slot, prompt in prompts]
+    async def _traffic(self, side: Side, load: Load, asks: Sequence[Ask]) -> Traffic:
         if load.pattern == "closed":
             return await closed_loop(side.client, asks, int(load.level), answer_or_fail)
         return await open_loop(side.client, asks, self.plan.arrivals(load), answer_or_fail)

@@ -78,6 +78,7 @@ def _side(name: SideName, client: HttpClient, plan: Plan, *, speculate: bool) ->
         client=client,
         speculate=speculate,
         setup=_describe(name, client, plan),
+        reads_anew=client.dialect.reads_anew,
         counters=client.counters,
     )
 

@@ -71,10 +71,15 @@ class Plan:
             random.Random(self.seed).shuffle(chosen)
         return list(itertools.islice(itertools.cycle(chosen), load.requests))
 
-    def ask(self, prompt: Prompt, number: int, *, speculate: bool) -> Ask:
-        """Request number `number` of a round."""
+    def ask(self, prompt: Prompt, number: int, *, speculate: bool, salt: str) -> Ask:
+        """Request number `number` of a round.
+
+        Args:
+            salt: of the round and side. Prompts come back in each round: a cached prefix, or a store of
+                earlier answers, would know them, as it knows nothing that is asked once.
+        """
         seed = None if self.params.seed is None else self.params.seed + number
-        return Ask(prompt.prompt, replace(self.params, seed=seed), speculate)
+        return Ask(prompt.prompt, replace(self.params, seed=seed), speculate, salt)
 
     def arrivals(self, load: Load) -> list[float]:
         """Seconds after the start of a round at which its requests come; for loads by the clock."""

@@ -24,6 +24,7 @@ class Side:
 
     Args:
         speculate: what its requests say.
+        reads_anew: prompts that come back in another round are read again.
         counters: reads what whoever answers counts about itself.
         faults: failures of its proposers so far, by name.
     """
@@ -32,6 +33,7 @@ class Side:
     client: Client
     speculate: bool
     setup: SideSetup
+    reads_anew: bool = True
     counters: Callable[[], Awaitable[Counters | None]] = _nothing
     faults: Callable[[], Mapping[str, int]] = field(default=dict)
 
