@@ -161,7 +161,10 @@ class Drafting:
         if rows is None:
             return None
         taps = self.taps
-        return rows[-needs.hidden_window :, [taps.index(layer) for layer in needs.hidden_layers]]
+        places = [taps.index(layer) for layer in needs.hidden_layers]
+        neighbours = places == list(range(places[0], places[-1] + 1))  # a view, where a list would copy
+        columns = slice(places[0], places[-1] + 1) if neighbours else places
+        return rows[-needs.hidden_window :, columns]
 
     def _saw(self, name: str, item: Scheduled) -> bool:
         return (name, item.sequence.request_id) in self._seen
