@@ -13,7 +13,7 @@ import zlib
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 from gamaneh.errors import InvalidOption
 
@@ -121,13 +121,12 @@ class Journal:
 
     def _answer(self, row: dict[str, Any], number: int) -> Answer:
         owner, tokens = row.get("owner"), row.get("tokens")
-        whole = isinstance(owner, str) and isinstance(tokens, list) and all(map(self._is_token, tokens))
-        if not (whole and row.get("checksum") == _checksum(tokens)):
-            raise InvalidOption(OPTION, f"must hold answers with their checksums, line {number}", str(self.path))
-        return owner, tokens
+        if isinstance(owner, str) and self._are_tokens(tokens) and row.get("checksum") == _checksum(tokens):
+            return owner, tokens
+        raise InvalidOption(OPTION, f"must hold answers with their checksums, line {number}", str(self.path))
 
-    def _is_token(self, value: object) -> bool:
-        return type(value) is int and 0 <= value < self.vocab_size
+    def _are_tokens(self, value: object) -> TypeGuard[list[int]]:
+        return isinstance(value, list) and all(type(token) is int and 0 <= token < self.vocab_size for token in value)
 
 
 def _line(owner: str, tokens: Sequence[int]) -> str:
