@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+import warnings
 from abc import ABC, abstractmethod
 from pathlib import Path
 
@@ -80,10 +81,13 @@ class Loop:
         course = self.checkpoints.resume(self.lesson.student, self.optimizer)
         if course.step:
             self.say(f"going on at step {course.step} of {self.total_steps}")
-        while not self._finished(course):
-            self._step(course)
-            if course.step % self.options.validate_every == 0 or self._progress(course) >= 1:
-                self._measure(course)
+        with warnings.catch_warnings():
+            # Norms keep float32 weights in bfloat16 arithmetic, and torch remarks that this is not its fastest way.
+            warnings.filterwarnings("ignore", message="Mismatch dtype between input and weight")
+            while not self._finished(course):
+                self._step(course)
+                if course.step % self.options.validate_every == 0 or self._progress(course) >= 1:
+                    self._measure(course)
         self.checkpoints.load_best(course, self.lesson.student)
         return course
 
