@@ -11,6 +11,7 @@ import asyncio
 import itertools
 import json
 import sys
+import uuid
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import asdict, dataclass
@@ -92,7 +93,9 @@ async def measure_cell(client: Client, kind: str, prompts: Sequence[Prompt], con
     runs: dict[bool, list[Traffic]] = {False: [], True: []}
     for pair in range(1 + effort.pairs):
         for speculate in (False, True) if pair % 2 else (True, False):
-            asks = make_asks(kind, prompts, concurrency * effort.waves, effort.tokens, speculate=speculate)
+            asks = make_asks(
+                kind, prompts, concurrency * effort.waves, effort.tokens, speculate=speculate, salt=uuid.uuid4().hex
+            )
             runs[speculate].append(await closed_loop(client, asks, concurrency))
     plain, adaptive = runs[False][1:], runs[True][1:]
     ratios = [two.tokens_per_second / one.tokens_per_second for one, two in zip(plain, adaptive, strict=True)]
@@ -108,8 +111,13 @@ async def measure_cell(client: Client, kind: str, prompts: Sequence[Prompt], con
     )
 
 
-def make_asks(kind: str, prompts: Sequence[Prompt], count: int, tokens: int, *, speculate: bool) -> list[Ask]:
+def make_asks(
+    kind: str, prompts: Sequence[Prompt], count: int, tokens: int, *, speculate: bool, salt: str = ""
+) -> list[Ask]:
     """`count` requests of this kind, each of exactly `tokens` tokens; the same ones whether they speculate or not.
+
+    Args:
+        salt: of a run. The same requests come back in the next one, which must not know them by heart.
 
     Raises:
         InvalidOption: no prompt is of this kind.
@@ -119,7 +127,7 @@ def make_asks(kind: str, prompts: Sequence[Prompt], count: int, tokens: int, *, 
         raise InvalidOption("prompts", f"must hold one of category {KINDS[kind]}", len(prompts))
     temperature = 1.0 if kind in SAMPLED else 0.0
     return [
-        Ask(text, SamplingParams(max_tokens=tokens, ignore_eos=True, temperature=temperature, seed=at), speculate)
+        Ask(text, SamplingParams(max_tokens=tokens, ignore_eos=True, temperature=temperature, seed=at), speculate, salt)
         for at, text in enumerate(itertools.islice(itertools.cycle(texts), count))
     ]
 
