@@ -67,8 +67,8 @@ class Loop:
         self.optimizer = accelerator.prepare(self.optimizer)
         self.checkpoints = Checkpoints(folder)
         self.tick, self.say = tick, say
-        self.steps_per_epoch = -(-lesson.num_batches // accelerator.num_processes)
-        self.total_steps = options.epochs * self.steps_per_epoch
+        self.steps_per_epoch: int = -(-lesson.num_batches // accelerator.num_processes)
+        self.total_steps: int = options.epochs * self.steps_per_epoch
         self._losses: list[Tensor] = []
 
     def run(self) -> Course:

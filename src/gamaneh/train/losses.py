@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -78,7 +78,7 @@ class SoftCrossEntropy(torch.autograd.Function):
         """
         total = torch.zeros((), dtype=torch.float32, device=logits.device)
         gradient = torch.zeros_like(logits)
-        for some, known in zip(rows.split(ROWS_AT_ONCE), places.split(ROWS_AT_ONCE), strict=True):
+        for some, known in zip(torch.split(rows, ROWS_AT_ONCE), torch.split(places, ROWS_AT_ONCE), strict=True):
             scores, probs = logits[some].float(), target_probs[known]
             sums, mass = scores.logsumexp(-1, keepdim=True), probs.sum(-1, keepdim=True)
             total += (mass * sums).sum() - torch.dot(probs.flatten(), scores.flatten())
@@ -117,8 +117,9 @@ def draft_loss(logits: Sequence[Tensor], target_probs: Tensor, pairs: Pairs, dec
     shares = [decay**at for at in range(len(logits))]
     found = [pairs.rows(at) for at in range(1, len(logits) + 1)]
     whole = max(sum(share * len(rows) for share, (rows, _) in zip(shares, found, strict=True)), 1.0)
-    losses: list[Tensor] = [
-        SoftCrossEntropy.apply(part.flatten(0, 1), target_probs, rows, places, share / whole)
+    apply: Callable[..., Tensor] = SoftCrossEntropy.apply
+    losses = [
+        apply(part.flatten(0, 1), target_probs, rows, places, share / whole)
         for part, share, (rows, places) in zip(logits, shares, found, strict=True)
     ]
     return torch.stack(losses).sum()
