@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import cache
+from typing import Any
 
 import pytest
 import torch
 from conftest import assert_idle, drain, run
+from heads_engine import learned_heads
 from test_distribution import CELLS, TARGET, p_values
 from test_equivalence import PROCESSORS, PROMPTS, TEXT, params_for, ready
 
 from gamaneh.core import StepReport
+from gamaneh.engine.assembly import build_engine
 from gamaneh.engine.engine import Engine
 from gamaneh.kv import BlockPool, KVManager
 from gamaneh.options import EngineOptions, SamplingParams, SpeculationOptions
@@ -47,6 +50,7 @@ def engine_for(
         proposers=build_proposers(Ingredients(speculation, target, draft_model)),
         speculation=speculation,
         options=EngineOptions(max_batch=8, step_tokens=step_tokens),
+        clock=lambda: 0.0,  # beside such a target every draft would be slow
     )
 
 
@@ -140,6 +144,32 @@ def test_every_sampling_option_in_one_mixed_batch(proposer: str) -> None:
     for name, request in requests.items():
         alone = run(engine_for("llama", "none"), {name: request})[name]
         assert mixed[name].outcome == alone.outcome, name
+
+
+HEADS: Mapping[str, Mapping[str, Any]] = {
+    "medusa": {"depth": 3},
+    "mtp": {"form": "chained", "depth": 3},
+    "eagle": {"depth": 3},
+    "early_exit": {"num_layers": 1, "width": 16, "depth": 2},
+}
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+@pytest.mark.parametrize("names", ["a", "abcd"])
+@pytest.mark.parametrize("wanted", ["portfolio", "auto"])
+def test_every_proposer_at_once(wanted: str, names: str, temperature: float) -> None:
+    """A draft model and heads of all kinds, that know some texts by heart."""
+    speculation = SpeculationOptions(proposer=wanted, draft_length=4, min_confidence=0.0, merge=True)
+    heads = [learned_heads("llama", kind, **shape) for kind, shape in HEADS.items()]
+    options = EngineOptions(max_batch=8, step_tokens=256, kv_blocks=96, invariant=True)
+    engine = build_engine(tiny_model("llama"), tiny_model("llama", seed=1), speculation, options, heads=heads)
+    engine.clock = engine.drafting.clock = lambda: 0.0
+    reports: list[StepReport] = []
+    engine.observers.append(reports.append)
+    assert outputs(engine, names, temperature) == expected("llama", names, temperature)
+    assert engine.quarantine.counts == {}
+    if wanted == "portfolio":
+        assert {"draft_model", *HEADS} <= {share.proposer for report in reports for share in report.shares}
 
 
 def test_a_salt_decides_who_is_shown_an_answer() -> None:
