@@ -80,6 +80,7 @@ def audit_losslessness(
         count = _Count(tick, effort.answers(len(cases), not params.greedy))
         subject = Subject(plain.engine, llm.engine, cases, sampling.seed or 0, count)
         outcome = audit(subject, params, describe_setup(llm, params, model.model), effort)
+        count.finish()
     output().print(_table(outcome))
     output().print("\n".join(_evidence(outcome)))
     if as_json:
@@ -97,6 +98,10 @@ class _Count:
     def __call__(self) -> None:
         self._done += 1
         self._tick(self._done, self._total)
+
+    def finish(self) -> None:
+        """Fewer answers were needed than at most."""
+        self._tick(self._total, self._total)
 
 
 def _with_drafts(proposer: ProposerChoice) -> ProposerChoice:
@@ -130,10 +135,10 @@ def _case(llm: LLM, prompt: Prompt, chat: bool | None) -> Case:
 
 
 def _table(outcome: Audit) -> Table:
-    table = Table("check", "rule", "outcome", "outputs", "tokens", "drafted", "accepted", "planted fault", box=None)
+    table = Table("check", "rule", "outcome", "tokens", "drafted", "accepted", "planted fault", box=None)
     for check in outcome.checks:
         seen = check.exposure
-        counts = map(str, (seen.outputs, seen.tokens, seen.drafted, seen.accepted))
+        counts = map(str, (seen.tokens, seen.drafted, seen.accepted))
         table.add_row(check.name, check.rule or "-", check.outcome, *counts, _planted(check))
     return table
 
@@ -141,7 +146,7 @@ def _table(outcome: Audit) -> Table:
 def _planted(check: Check) -> str:
     if check.planted is None:
         return "-"
-    return f"{'found' if check.planted.found else 'not found'} ({check.planted.kept} candidates kept)"
+    return "found" if check.planted.found else "not found"
 
 
 def _evidence(outcome: Audit) -> Iterator[str]:
