@@ -113,6 +113,13 @@ def test_recorded_answers_set_the_lengths(traffic: Path) -> None:
     assert setting["categories"] == ["recorded", "copy"]
 
 
+def test_plain_answers_can_be_recorded_and_replayed(prompts: Path, tmp_path: Path) -> None:
+    record = tmp_path / "answers.jsonl"
+    run("advise", *TINY, *QUICK, "--prompts", prompts, "--method", "lookup", "--record", record)
+    assert [json.loads(line)["id"] for line in record.read_text(encoding="utf-8").splitlines()] == ["p1", "p2"]
+    assert run("what-if", record, *TINY, "--no-chat", "--method", "lookup").exit_code == 0
+
+
 def test_the_file_holds_what_rounds_cost(prompts: Path, tmp_path: Path, traffic: Path) -> None:
     out = tmp_path / "advice.json"
     run("advise", *TINY, *QUICK, "--batch", 2, "--prompts", prompts, "--method", "lookup", "--out", out)
@@ -127,6 +134,7 @@ def test_the_file_holds_what_rounds_cost(prompts: Path, tmp_path: Path, traffic:
     [
         (("--language", "de"), "language must be one of en, fa, got 'de'"),
         (("--out", "gone/x.json"), "--out must be a file in a folder that exists, got 'gone/x.json'"),
+        (("--record", "gone/x.jsonl"), "--record must be a file in a folder that exists, got 'gone/x.jsonl'"),
         (("--memory-gb", "0"), "--memory-gb must be above 0, got 0.0"),
         (("--temperature", "-1"), "temperature must be a number at least 0"),
         (("--method", "telepathy", "--no-chat"), "proposer must be one of"),

@@ -18,9 +18,10 @@ from gamaneh.errors import InvalidOption
 from gamaneh.options import SamplingParams
 
 if TYPE_CHECKING:
-    from gamaneh.bench.advise.advise import Question
+    from gamaneh.bench.advise.advise import Keep, Question
     from gamaneh.bench.advise.candidate import Parts
     from gamaneh.bench.advise.measure import Effort
+    from gamaneh.bench.advise.recording import PlainRecording
     from gamaneh.bench.advise.workload import Encode, Exchange
     from gamaneh.models.loading import LoadedModel
     from gamaneh.options import EngineOptions
@@ -134,6 +135,10 @@ def give_advice(
     language: Annotated[str, typer.Option(help=f"Of checklist and verdict: {' or '.join(LANGUAGES)}.")] = "en",
     quick: Annotated[bool, typer.Option("--quick", help="As little as shows that it runs.")] = False,
     out: Annotated[Path | None, typer.Option(help="Write the advice to this JSON file.", show_default="none")] = None,
+    record: Annotated[
+        Path | None,
+        typer.Option(help="Write prompts and plain answers to this file, as --traffic reads it.", show_default="none"),
+    ] = None,
     as_json: JsonFlag = False,
 ) -> None:
     """Should this model speculate on this machine, with what, and how far? It takes minutes; progress is shown.
@@ -141,7 +146,8 @@ def give_advice(
     Exit code 1: a candidate could not be measured, and the advice is about the others.
     """
     spoken = as_language(language)
-    check_writable(out)
+    check_writable("--out", out)
+    check_writable("--record", record)
     from gamaneh.bench.advise.advise import advise
     from gamaneh.bench.advise.candidate import Workshop
     from gamaneh.bench.advise.memory import free_bytes
@@ -155,7 +161,7 @@ def give_advice(
     options = _engine(model, workload.batches, effort)
     target = load_target(model)
     question = _question(target, exchanges, model, workload, sampling, candidates, effort, free)
-    advice = advise(Workshop(target, options), question, _say)
+    advice = advise(Workshop(target, options), question, _say, _recorder(record, exchanges))
     show(output(), advice, spoken)
     if out is not None:
         out.write_text(json.dumps(advice.to_json(), ensure_ascii=False, allow_nan=False) + "\n", encoding="utf-8")
@@ -165,14 +171,14 @@ def give_advice(
         raise typer.Exit(EXIT_INCOMPLETE)
 
 
-def check_writable(out: Path | None) -> None:
+def check_writable(option: str, path: Path | None) -> None:
     """What would otherwise be found only after minutes of measuring.
 
     Raises:
         InvalidOption: the file cannot be written where it should be.
     """
-    if out is not None and (out.is_dir() or not out.parent.is_dir()):
-        raise InvalidOption("--out", "must be a file in a folder that exists", str(out))
+    if path is not None and (path.is_dir() or not path.parent.is_dir()):
+        raise InvalidOption(option, "must be a file in a folder that exists", str(path))
 
 
 def load_target(model: ModelChoice) -> LoadedModel:
@@ -195,6 +201,19 @@ def encoder(target: LoadedModel, chat: bool | None) -> Encode:
     if chat or (chat is None and tokenizer.backend.chat_template is not None):
         return lambda text: tokenizer.chat([{"role": "user", "content": text}])
     return tokenizer.encode
+
+
+def _recorder(path: Path | None, exchanges: Sequence[Exchange]) -> Keep:
+    """Writes the plain answers down beside their prompts."""
+    from gamaneh.bench.advise.workload import write_traffic
+
+    def write(plain: PlainRecording) -> None:
+        if path is not None:
+            texts = [one.answer.text for one in plain.answers]
+            answered = (replace(one, answer=text) for one, text in zip(exchanges, texts, strict=True))
+            write_traffic(path, answered)
+
+    return write
 
 
 def _effort(quick: bool, largest_k: int | None) -> Effort:

@@ -19,9 +19,15 @@ from gamaneh.models.runner import Runner
 
 
 class Steering:
-    """Decides before a round and learns after it."""
+    """Decides before a round and learns after it.
+
+    Attributes:
+        leaves_out_slow: a proposer that takes more time than it saves goes into quarantine. Measurements
+            that are to find out how slow it is switch that off.
+    """
 
     def __init__(self, target: Runner, proposers: Mapping[str, Proposer], clock: Clock) -> None:
+        self.leaves_out_slow = True
         self.quarantine = Quarantine()
         self.cost = CostModel(target.computed_rows)
         self.controller = Controller(AcceptanceTracker(), self.cost)
@@ -103,7 +109,7 @@ class Steering:
     def _weigh(self, name: str, drafts: Drafts, reports: Sequence[StepReport], size: int, context: int) -> None:
         """Quarantine a proposer that costs more than it saves. Probes may, having a budget, and so may catching up."""
         probed = any(report.reason_code is ReasonCode.PROBE for report in reports)
-        if not reports or probed or drafts.lag[name] >= LONG_LAG * len(reports):
+        if not self.leaves_out_slow or not reports or probed or drafts.lag[name] >= LONG_LAG * len(reports):
             return
         account = Account(
             spent=drafts.seconds[name],

@@ -5,6 +5,7 @@ import pytest
 from gamaneh.bench.advise import candidate
 from gamaneh.bench.advise.candidate import NO_PARTS, Candidate, Parts, Unusable, Workshop, token_bytes
 from gamaneh.bench.advise.memory import footprint
+from gamaneh.cli.options import ProposerChoice
 from gamaneh.errors import InvalidOption, ModelError
 from gamaneh.models.loading import LoadedModel
 from gamaneh.options import EngineOptions
@@ -62,6 +63,32 @@ def test_a_name_that_is_no_proposer_is_refused() -> None:
 def test_a_part_that_cannot_be_used_is_told_with_its_reason() -> None:
     found = list(workshop().candidates([Parts(draft_model="gone")], ("draft_model",)))
     assert found == [Unusable("gone", "no model gone")]
+
+
+def test_a_proposer_that_is_not_there_by_itself_is_built_when_asked_for() -> None:
+    (one,) = usable(only=("early_exit",)).values()
+    assert one.asked
+    assert one.served.proposer == "early_exit"
+    assert one.serve_options(None) == ["--proposer", "early_exit"]
+
+
+@pytest.mark.parametrize(
+    ("k", "options"),
+    [
+        (None, ["--draft-model", "small"]),
+        (3, ["--draft-model", "small", "--proposer", "draft_model", "--draft-length", "3"]),
+        (
+            20,
+            ["--draft-model", "small", "--proposer", "draft_model", "--draft-length", "20", "--max-draft-length", "20"],
+        ),
+    ],
+)
+def test_the_options_that_serve_a_candidate_are_options_of_serve(k: int | None, options: list[str]) -> None:
+    one = usable(Parts(draft_model="small"), only=("draft_model",))["draft_model (small)"]
+    assert one.serve_options(k) == options
+    names = [word.removeprefix("--").replace("-", "_") for word in options[::2]]
+    given = dict(zip(names, (int(word) if word.isdigit() else word for word in options[1::2]), strict=True))
+    assert ProposerChoice(**given).speculation().draft_length == k
 
 
 def test_the_memory_of_the_draft_takes_room_from_requests() -> None:

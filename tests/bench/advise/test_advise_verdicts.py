@@ -82,6 +82,16 @@ def test_a_bad_draft_is_not_advised() -> None:
     assert statuses(advice)["confirmed"] is Status.FAIL
 
 
+def test_a_draft_slower_than_the_target_is_measured_all_the_same() -> None:
+    """An engine in service would leave it out after a few rounds, and nobody would know by how much it is too slow."""
+    advice = ask(World(accuracy=0.3, candidate=5.0), make_workload(count=4, tokens=40))
+    assert advice.unusable == ()
+    assert advice.candidates[0].draft_step_ratio == pytest.approx(5.0, rel=0.05)
+    assert advice.validation is not None and advice.validation.measured.value < 0.5
+    assert advice.validation.served.value > 0.8
+    assert advice.verdict.outcome is Outcome.DO_NOT
+
+
 def test_very_short_answers_to_long_prompts_are_not_worth_it() -> None:
     reading = World(step=lambda rows, context: max(1.0, rows / 4), candidate=0.3)
     advice = ask(reading, make_workload(tokens=3, prompt=400))

@@ -3,7 +3,15 @@ from pathlib import Path
 
 import pytest
 
-from gamaneh.bench.advise.workload import Exchange, as_requests, guess_language, read_exchanges, read_traffic, spread
+from gamaneh.bench.advise.workload import (
+    Exchange,
+    as_requests,
+    guess_language,
+    read_exchanges,
+    read_traffic,
+    spread,
+    write_traffic,
+)
 from gamaneh.errors import InvalidOption
 
 
@@ -46,6 +54,13 @@ def test_what_is_wrong_with_a_file_is_named(tmp_path: Path, rows: tuple[object, 
 def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
     with pytest.raises(InvalidOption, match=r"traffic must be a readable UTF-8 file, got .*gone\.jsonl"):
         read_traffic(tmp_path / "gone.jsonl")
+
+
+def test_what_was_answered_can_be_read_as_traffic(tmp_path: Path) -> None:
+    path = tmp_path / "t.jsonl"
+    written = [exchange("a", answer="one\nline more"), exchange("b", "code", "fa", "سلام"), exchange("c", answer=" ")]
+    write_traffic(path, written)
+    assert read_traffic(path) == written[:2]
 
 
 def test_prompts_and_traffic_exclude_each_other(tmp_path: Path) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from importlib.metadata import version
@@ -26,7 +26,6 @@ from gamaneh.bench.advise.validate import FIXED_WAY, PLAIN_WAY, SERVED_WAY, Vali
 from gamaneh.bench.advise.verdict import judge, unmeasured
 from gamaneh.bench.advise.workload import Workload
 from gamaneh.bench.machine import describe_machine
-from gamaneh.core import AUTO
 from gamaneh.engine.llm import LLM
 from gamaneh.options import SamplingParams, SpeculationOptions
 
@@ -60,21 +59,31 @@ class Question:
     effort: Effort
 
 
-def advise(workshop: Workshop, question: Question, say: Say = lambda what: None) -> Advice:
+Keep = Callable[[PlainRecording], None]
+"""Called with the plain answers."""
+
+
+def advise(
+    workshop: Workshop,
+    question: Question,
+    say: Say = lambda what: None,
+    keep: Keep = lambda plain: None,
+) -> Advice:
     """Measure and conclude.
 
     Args:
         say: told what goes on.
+        keep: given the plain answers as soon as they are there.
 
     Raises:
         GamanehError: a request cannot be answered, or an option is wrong. Candidates that fail do not raise.
     """
-    return _Advisor(workshop, question, say).advice()
+    return _Advisor(workshop, question, say, keep).advice()
 
 
 class _Advisor:
-    def __init__(self, workshop: Workshop, question: Question, say: Say) -> None:
-        self.workshop, self.question, self.say = workshop, question, say
+    def __init__(self, workshop: Workshop, question: Question, say: Say, keep: Keep) -> None:
+        self.workshop, self.question, self.say, self.keep = workshop, question, say, keep
         self.batches = tuple(sorted({*question.batches, question.batch}))
 
     def advice(self) -> Advice:
@@ -84,6 +93,7 @@ class _Advisor:
             self.workshop, question.workload, question.params, self.batches, question.effort, self.say
         )
         steps, plain = measurements.plain()
+        self.keep(plain)
         found = list(measurements.proposers(candidates, steps, plain))
         self.say("predictions")
         context = int(np.percentile(plain.context_lengths, CONTEXT_PERCENTILE))
@@ -197,12 +207,12 @@ class _Advisor:
     def _ways(self, measured: Measured, best: Prediction) -> dict[str, LLM]:
         """Engines of the pick with its fixed draft length, and as `gamaneh serve` would have it; and a plain one."""
         gc.collect()  # engines of the measurements may lie in reference cycles
-        parts, proposer = measured.candidate.parts, measured.candidate.proposer
+        candidate = measured.candidate
         options = replace(self.workshop.options, max_batch=self.question.batch)
         return {
             PLAIN_WAY: self.workshop.build(NO_PARTS, SpeculationOptions(), options),
-            FIXED_WAY: self.workshop.build(parts, fixed(proposer, best.k), options),
-            SERVED_WAY: self.workshop.build(parts, SpeculationOptions(proposer=AUTO), options),
+            FIXED_WAY: self.workshop.build(candidate.parts, fixed(candidate.proposer, best.k), options),
+            SERVED_WAY: self.workshop.build(candidate.parts, candidate.served, options, leaves_out_slow=True),
         }
 
     def _validation(self, ways: Mapping[str, LLM], best: Prediction) -> Validation:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from gamaneh.core import AUTO
 from gamaneh.engine.llm import LLM
 from gamaneh.errors import GamanehError
 from gamaneh.kv.cache import bytes_per_block
@@ -40,6 +41,7 @@ class Candidate:
     Args:
         proposer: its name in the registry.
         llm: an engine that has it, and nothing that was made of other parts.
+        asked: it is there only when it is asked for by name.
         weight_bytes, token_bytes: memory whatever is served, and for each token in the cache.
         tokenizer: whether the draft model has the target's; `none` without a draft model.
     """
@@ -47,6 +49,7 @@ class Candidate:
     proposer: str
     parts: Parts
     llm: LLM
+    asked: bool
     weight_bytes: int
     token_bytes: int
     tokenizer: str
@@ -54,6 +57,23 @@ class Candidate:
     @property
     def title(self) -> str:
         return f"{self.proposer} ({self.parts.title})" if self.parts.title else self.proposer
+
+    @property
+    def served(self) -> SpeculationOptions:
+        """How `gamaneh serve` speculates with these parts: draft lengths adapt, by whichever proposer pays."""
+        return SpeculationOptions(proposer=self.proposer if self.asked else AUTO)
+
+    def serve_options(self, k: int | None) -> list[str]:
+        """Options of `gamaneh serve` for this candidate, with a fixed draft length or (None) as `served` has it."""
+        named = {"--draft-model": self.parts.draft_model, "--heads": self.parts.heads}
+        options = [word for flag, value in named.items() if value is not None for word in (flag, value)]
+        if self.asked or k is not None:
+            options += ["--proposer", self.proposer]
+        if k is not None:
+            options += ["--draft-length", str(k)]
+        if k is not None and k > SpeculationOptions().max_draft_length:
+            options += ["--max-draft-length", str(k)]
+        return options
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,19 +95,31 @@ class Workshop:
         self.target, self.options = target, options
         self._drafts: dict[str, LoadedModel] = {}
 
-    def build(self, parts: Parts, speculation: SpeculationOptions, options: EngineOptions | None = None) -> LLM:
+    def build(
+        self,
+        parts: Parts,
+        speculation: SpeculationOptions,
+        options: EngineOptions | None = None,
+        *,
+        leaves_out_slow: bool = False,
+    ) -> LLM:
         """A new engine.
+
+        Args:
+            leaves_out_slow: as in service; a measurement has to bear with slow proposers.
 
         Raises:
             GamanehError: the part cannot be found, read or used with this target.
         """
-        return LLM(
+        llm = LLM(
             self.target,
             draft_model=self._draft(parts),
             heads=() if parts.heads is None else (parts.heads,),
             speculation=speculation,
             options=options or self.options,
         )
+        llm.engine.steering.leaves_out_slow = leaves_out_slow
+        return llm
 
     def candidates(self, parts: Sequence[Parts], only: Sequence[str] = ()) -> Iterator[Candidate | Unusable]:
         """Every proposer that the target and these parts allow.
@@ -107,7 +139,7 @@ class Workshop:
             return  # a name that is not there may be that of what could not be used
         there = {one.proposer for one in wanted if isinstance(one, Candidate)}
         for name in dict.fromkeys(name for name in only if name not in there):
-            yield from self._of(self.build(NO_PARTS, asking_for(name)), NO_PARTS, {name})
+            yield from self._of(self.build(NO_PARTS, asking_for(name)), NO_PARTS, {name}, asked=True)
 
     def _with(self, parts: Parts, own: set[str]) -> Iterator[Candidate | Unusable]:
         """The proposers that are there because of these parts."""
@@ -118,13 +150,14 @@ class Workshop:
             return
         yield from self._of(llm, parts, set(llm.engine.proposers) - own)
 
-    def _of(self, llm: LLM, parts: Parts, names: set[str]) -> Iterator[Candidate]:
+    def _of(self, llm: LLM, parts: Parts, names: set[str], *, asked: bool = False) -> Iterator[Candidate]:
         for name in llm.engine.proposers:
             if name in names:
                 yield Candidate(
                     proposer=name,
                     parts=parts,
                     llm=llm,
+                    asked=asked,
                     weight_bytes=_weights(llm, name),
                     token_bytes=0 if llm.draft is None else token_bytes(llm.draft),
                     tokenizer=_compared(llm),

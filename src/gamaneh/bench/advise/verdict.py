@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from gamaneh.bench.advise.checklist import LEAST_DECODE_SHARE, Evidence, Phrase
-from gamaneh.bench.advise.measure import Measured
 from gamaneh.bench.advise.predict import Prediction
 from gamaneh.bench.advise.validate import MOST_DEVIATION
 from gamaneh.bench.statistics import Interval
@@ -77,7 +76,7 @@ def judge(evidence: Evidence, by_batch: Sequence[Prediction], serve: Sequence[st
         gain=gain,
         fixed_k=k if fixed else None,
         largest_batch=max((one.batch for one in by_batch if one.speedup.value >= LEAST_GAIN), default=evidence.batch),
-        command=(*serve, *_options(evidence.pick, k if fixed else None)),
+        command=(*serve, *evidence.pick.candidate.serve_options(k if fixed else None)),
     )
 
 
@@ -133,14 +132,3 @@ def _grounds(evidence: Evidence, gain: Interval) -> list[Phrase]:
         Phrase("gains", {**measured, "predicted": outcome.predicted, "fixed": outcome.measured.value, "k": found.k}),
         Phrase("pays_from", {"tokens": found.tokens_per_round, "break_even": found.break_even}),
     ]
-
-
-def _options(pick: Measured, k: int | None) -> list[str]:
-    """Options of `gamaneh serve`; without a draft length it adapts, and takes whichever proposer pays."""
-    parts = pick.candidate.parts
-    named = {"--draft-model": parts.draft_model, "--heads": parts.heads}
-    options = [word for flag, value in named.items() if value is not None for word in (flag, value)]
-    if k is None:
-        return options
-    own = [] if options else [f"--{pick.candidate.proposer.replace('_', '-')}"]
-    return [*options, *own, "--draft-length", str(k)]

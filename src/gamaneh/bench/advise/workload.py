@@ -7,7 +7,7 @@ import json
 import unicodedata
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -105,6 +105,15 @@ def read_traffic(path: Path) -> list[Exchange]:
         if count > 1:
             raise InvalidOption(f"{path} id", "must be unique in the file", name)
     return exchanges
+
+
+def write_traffic(path: Path, exchanges: Iterable[Exchange]) -> None:
+    """Exchanges with answers as recorded requests; those whose answer is empty are left out."""
+    rows = [
+        {name: value for name, value in asdict(one).items() if value is not None} for one in exchanges if one.answer
+    ]
+    lines = [json.dumps(row, ensure_ascii=False) for row in rows if row["answer"].strip()]
+    path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
 
 
 def spread(exchanges: Sequence[Exchange], limit: int | None) -> list[Exchange]:
