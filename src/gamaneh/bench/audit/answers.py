@@ -98,7 +98,10 @@ def _add(engine: Engine, number: int, question: Question, judges: Judges) -> str
 
 @contextmanager
 def _steady(engine: Engine) -> Iterator[None]:
-    """Let every duration be the same, so that no proposer is left out for being slow and seeds decide everything."""
+    """Let every duration be the same, so that no proposer is left out for being slow and seeds decide everything.
+
+    The engine learns these durations: its choices of draft lengths mean nothing afterwards.
+    """
     clocks = engine.clock, engine.drafting.clock
     moments = itertools.count()
     engine.clock = engine.drafting.clock = lambda: float(next(moments))
