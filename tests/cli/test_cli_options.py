@@ -73,6 +73,8 @@ def test_every_proposer_option_reaches_the_speculation() -> None:
         rule="typical",
         draft_sampling="greedy",
         min_confidence=0.5,
+        draft_branching=2,
+        bridge="vocabulary",
         epsilon=0.1,
         delta=0.2,
     )
@@ -84,6 +86,8 @@ def test_every_proposer_option_reaches_the_speculation() -> None:
         rule="typical",
         draft_sampling="greedy",
         min_confidence=0.5,
+        draft_branching=2,
+        bridge="vocabulary",
         epsilon=0.1,
         delta=0.2,
     )

@@ -76,10 +76,14 @@ class _Crossing:
         bridges: Mapping[str, Bridge] = {"text": text, "vocabulary": vocabulary, "either": either}
         return bridges[kind]
 
+    @property
+    def _branches(self) -> bool:
+        return (self.options.draft_branching or 1) > 1
+
     def _suited(self, shared: SharedTokens) -> str:
         if shared.coverage < ENOUGH:
             return "text"
-        return "vocabulary" if (self.options.draft_branching or 1) > 1 else "either"
+        return "vocabulary" if self._branches else "either"
 
     def _reason(self, kind: str, shared: SharedTokens) -> str:
         share = f"{shared.coverage:.0%} of the target's tokens, by how common they are, are the draft model's too"
@@ -93,7 +97,7 @@ class _Crossing:
         return f"{share}: {meaning[kind]}"
 
     def _check(self, kind: str, shared: SharedTokens) -> None:
-        if kind == "text" and (self.options.draft_branching or 1) > 1:
+        if kind == "text" and self._branches:
             raise InvalidOption("draft_branching", "must be 1 with the text bridge", self.options.draft_branching)
         if kind == "vocabulary" and len(shared) == 0:
             raise InvalidOption("bridge", "must be text for tokenizers that have no token in common", kind)
