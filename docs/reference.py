@@ -90,6 +90,8 @@ EXAMPLES: Mapping[str, str] = {
     "bench": "gamaneh bench --model smollm2-135m-instruct --lookup --limit 4 --rounds 1 -n 24 --out run.json",
     "audit": "gamaneh audit --model qwen2.5-coder-1.5b-instruct --draft-model qwen2.5-coder-0.5b-instruct "
     "--limit 2 -n 16 --samples 24 --sample-tokens 6",
+    "advise": "gamaneh advise --model smollm2-135m-instruct --quick --limit 2 -n 16 --batch 1 --record traffic.jsonl",
+    "what-if": "gamaneh what-if traffic.jsonl --model smollm2-135m-instruct --acceptance 0.8",
     "report": "gamaneh report run.json --html run.html",
     "demo": "gamaneh demo --max-tokens 48",
     "train prompts": "gamaneh train prompts --category chat -n 40 -o prompts.jsonl",
