@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from gamaneh.cli.command import command
 from gamaneh.cli.options import JsonFlag
 from gamaneh.cli.terminal import print_json
-from gamaneh.cli.train_options import Fitting, HeadsChoice, StudentChoice, TrainingSet, open_workshop
+from gamaneh.cli.train_options import Fitting, HeadsChoice, StudentChoice, TrainingSet, is_first, open_workshop
 from gamaneh.errors import InvalidOption
 
 train = typer.Typer(
@@ -61,7 +61,6 @@ def _heads_command(kind: str) -> Callable[..., None]:
         loaded, corpus, workshop = open_workshop(chosen, fitting)
         from gamaneh.train.heads import HeadsOrder, train_heads
         from gamaneh.train.provenance import this_command
-        from gamaneh.train.survival import shown
 
         order = HeadsOrder(
             kind=kind.replace("-", "_"),
@@ -71,10 +70,7 @@ def _heads_command(kind: str) -> Callable[..., None]:
             command=this_command("gamaneh"),
         )
         artifact = train_heads(loaded, corpus, order, workshop, chosen.out)
-        if as_json:
-            print_json({"artifact": str(chosen.out), "kind": artifact.kind, "quality": artifact.quality})
-        else:
-            print(f"{chosen.out}: {shown(artifact.quality)}")
+        _tell({"artifact": str(chosen.out), "kind": artifact.kind, "quality": artifact.quality}, as_json)
 
     train_kind.__doc__ = HEADS[kind]
     return command(train_kind)
@@ -90,14 +86,22 @@ def train_draft_model(chosen: TrainingSet, student: StudentChoice, fitting: Fitt
     """Train a small draft model with the target's tokenizer, for `--draft-model`."""
     from gamaneh.train.distill.distill import check_free, distill
     from gamaneh.train.provenance import this_command
-    from gamaneh.train.survival import shown
 
     check_free(chosen.out)
     loaded, corpus, workshop = open_workshop(chosen, fitting)
     quality = distill(
         loaded, corpus, student.options(), fitting.options(), workshop, chosen.out, this_command("gamaneh")
     )
+    _tell({"draft_model": str(chosen.out), "quality": quality}, as_json)
+
+
+def _tell(result: Mapping[str, Any], as_json: bool) -> None:
+    """Where the result lies and how good it is; of several processes only the first one tells."""
+    if not is_first():
+        return
     if as_json:
-        print_json({"draft_model": str(chosen.out), "quality": quality})
-    else:
-        print(f"{chosen.out}: {shown(quality)}")
+        print_json(result)
+        return
+    from gamaneh.train.survival import shown
+
+    print(f"{next(iter(result.values()))}: {shown(result['quality'])}")

@@ -208,7 +208,7 @@ def open_workshop(chosen: TrainingSet, fitting: Fitting) -> tuple[LoadedModel, C
 @contextmanager
 def bar(title: str) -> Iterator[Tick]:
     """A progress bar; of several processes only the first one shows any."""
-    if not _is_first():
+    if not is_first():
         yield lambda done, total: None
         return
     with count_bar(title) as tick:
@@ -217,7 +217,7 @@ def bar(title: str) -> Iterator[Tick]:
 
 def say(text: str) -> None:
     """A line on standard error, above a progress bar if there is one."""
-    if _is_first():
+    if is_first():
         print(text, file=sys.stderr, flush=True)
 
 
@@ -236,6 +236,6 @@ def _part(text: str) -> tuple[str, Any]:
         return name, value
 
 
-def _is_first() -> bool:
+def is_first() -> bool:
     """Among the processes that `accelerate launch` started."""
     return os.environ.get("RANK", "0") == "0"
