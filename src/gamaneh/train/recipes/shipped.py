@@ -67,7 +67,7 @@ SHIPPED = Recipe(
         ),
         HeadsOrder(
             kind="eagle",
-            shape={"depth": 5},
+            shape={"depth": 4},
             draft_vocab=8192,
             loop=LoopOptions(epochs=100, minutes=16, learning_rate=1e-3, validate_every=100, patience=20),
             command=COMMAND,
