@@ -37,7 +37,7 @@ ENGLISH: Mapping[str, str] = {
     "draft_memory": "memory of the proposer",
     "same_output": "outputs equal",
     "equal_of": "{equal} of {compared}",
-    "ties_of": "{ties} ties",
+    "ties_of": "ties: {ties}",
     "same_not_promised": "not promised by this rule",
     "prompts": "prompts",
     "incomplete": "This run is not complete",
