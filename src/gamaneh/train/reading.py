@@ -13,7 +13,7 @@ from gamaneh.models.decoder import Decoder
 from gamaneh.models.tiling import FREE
 
 TOKENS_AT_ONCE = 2048
-"""In one forward, unless a single text is longer."""
+"""In one forward, unless a single text may be longer."""
 
 ROWS_AT_ONCE = 256
 """Rows of logits that are in memory at a time."""
@@ -34,9 +34,13 @@ class TargetReader:
             config.num_layers, slots, 1, config.num_kv_heads, config.head_dim, decoder.dtype, decoder.device
         )
 
-    @torch.inference_mode()
     def read(self, texts: Sequence[Sequence[int]], layers: Sequence[int]) -> list[Tensor]:
-        """For each text `[length, num_layers, hidden]` outputs of `layers`; all texts in one forward."""
+        """For each text `[length, num_layers, hidden]` outputs of `layers`; as many texts at once as fit."""
+        groups = grouped(list(map(len, texts)), self._cache.num_blocks)
+        return [hidden for group in groups for hidden in self._read(texts[group.start : group.stop], layers)]
+
+    @torch.inference_mode()
+    def _read(self, texts: Sequence[Sequence[int]], layers: Sequence[int]) -> list[Tensor]:
         feeds, used = [], 1
         for text in texts:
             feeds.append(Feed(text, 0, 0, range(used, used + len(text)), first_slot=used, logit_rows=0))
