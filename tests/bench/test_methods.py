@@ -13,6 +13,7 @@ import pytest
 
 from gamaneh.bench.machine import describe_machine
 from gamaneh.bench.methods import __main__ as program
+from gamaneh.bench.methods import instant
 from gamaneh.bench.methods.figures import ALL, Row, TargetFigures
 from gamaneh.bench.methods.measure import MethodsBench
 from gamaneh.bench.methods.plan import CATEGORIES, Effort, Method, Parts, choose, choose_cases, group_of, methods_of
@@ -204,3 +205,32 @@ def test_the_program_writes_page_and_data(tmp_path: Path, capsys: pytest.Capture
 def test_a_wrong_option_is_one_line(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert program.main(arguments) == 2
     assert message in capsys.readouterr().err
+
+
+def test_drafts_without_a_model_are_timed_in_a_long_context() -> None:
+    text = [at * at % 251 for at in range(400 + instant.EMITTED * (instant.STEPS + 1))]
+    built = Method("suffix", "suffix").open(PARTS, 1).engine.proposers
+    costs = list(instant.instant_costs(built, text, 400))
+    assert {cost.proposer for cost in costs} == {"lookup", "suffix"}
+    assert all(cost.read_seconds > 0 and cost.step_seconds > 0 for cost in costs)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [(["--context", "0"], "--context must be at least 1"), (["--model", "absent.gguf"], "absent")],
+)
+def test_a_wrong_option_of_the_timing_is_one_line(
+    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert instant.main(arguments) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_the_timing_says_what_a_draft_is_to_a_forward(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    opened = Method("suffix", "suffix").open(PARTS, 1)
+    monkeypatch.setattr(instant, "LLM", lambda model, **more: opened)
+    assert instant.main(["--context", "60"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split(":")[0] for line in lines] == ["60 tokens of context", "lookup", "suffix"]
