@@ -12,7 +12,7 @@ from gamaneh.cli.main import app
 from gamaneh.cli.options import ModelChoice, ProposerChoice
 from gamaneh.engine.llm import LLM
 from gamaneh.models.loading import LoadedModel
-from gamaneh.testing import TINY_CONFIGS, ByteTokenizer, tiny_decoder
+from gamaneh.testing import TINY_CONFIGS, ByteTokenizer, tiny_decoder, tiny_heads
 
 TINY = ("--model", "tiny")
 COMMON = ("-n", "12", "--ignore-eos")
@@ -40,7 +40,8 @@ def tiny_model(monkeypatch: pytest.MonkeyPatch) -> None:
     )
 
     def open_tiny(model: ModelChoice, proposer: ProposerChoice, *, max_batch: int = 1) -> LLM:
-        return LLM(loaded, speculation=proposer.speculation(), options=model.engine(max_batch=max_batch))
+        heads = [tiny_heads(loaded, name.rpartition("/")[2]) for name in proposer.heads or ()]
+        return LLM(loaded, heads=heads, speculation=proposer.speculation(), options=model.engine(max_batch=max_batch))
 
     monkeypatch.setattr(session, "open_llm", open_tiny)
 
@@ -152,9 +153,9 @@ def test_compare_marks_an_approximate_rule(prompts: Path) -> None:
     assert "rule typical (approximate)" in result.stdout
 
 
-def test_the_demo_shows_both_prompts_and_a_closing_sentence() -> None:
+def test_the_demo_shows_every_scene_and_a_closing_sentence() -> None:
     result = run("demo", "--max-tokens", "8", "--json")
 
-    assert result.stdout.count("identical: yes") == 2
+    assert result.stdout.count("identical: yes") == 3
     assert "The tokens were the same with and without guessing." in result.stdout
-    assert list(last_json(result)) == ["quoting", "open"]
+    assert list(last_json(result)) == ["quoting", "open", "heads"]

@@ -14,7 +14,7 @@ from gamaneh.cli.terminal import count_bar, output, print_json
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from gamaneh.bench.comparison import Comparison, Setup
+    from gamaneh.bench.comparison import Comparison
     from gamaneh.engine.llm import LLM, Generation
     from gamaneh.options import SamplingParams
 
@@ -32,24 +32,26 @@ _PASSAGE = (
 
 @dataclass(frozen=True, slots=True)
 class Scene:
-    """One prompt of the demonstration and what it stands for."""
+    """One prompt of the demonstration, who guesses, and what it stands for."""
 
     id: str
     title: str
     prompt: str
+    proposer: str
 
+
+HEADS = "eagle"
+_QUESTION = "What should I think about before I move to a small island?"
 
 SCENES = (
     Scene(
         "quoting",
         "An answer that repeats the prompt: lookup finds its guesses there",
         f"Repeat this text word for word.\n\n{_PASSAGE}",
+        "lookup",
     ),
-    Scene(
-        "open",
-        "An open question: there is little to look up",
-        "What should I think about before I move to a small island?",
-    ),
+    Scene("open", "An open question: there is little to look up", _QUESTION, "lookup"),
+    Scene("heads", "The same question: a small head, trained on the model's own answers, guesses", _QUESTION, HEADS),
 )
 
 
@@ -62,45 +64,45 @@ def show_demo(
     ] = None,
     as_json: JsonFlag = False,
 ) -> None:
-    """Answer two prompts plain and speculatively with SmolLM2-135M, fetching it first if need be."""
+    """Answer prompts plain and speculatively with SmolLM2-135M, fetching it first if need be."""
     from gamaneh.bench.setup import describe_setup
     from gamaneh.cli.session import open_llm
 
-    llm = open_llm(ModelChoice(model=MODEL), ProposerChoice(lookup=True))
+    llm = open_llm(ModelChoice(model=MODEL), ProposerChoice(heads=[f"{MODEL}/{HEADS}"]))
     params = SamplingChoice(max_tokens=max_tokens).params()
     console = output(color)
     setup = describe_setup(llm, params, MODEL)
-    console.print(f"{MODEL}, {setup.dtype} on {setup.device}; proposer {setup.proposer}, rule {setup.rule}, greedy")
-    outcomes = [_play(console, llm, scene, params, setup) for scene in SCENES]
+    console.print(f"{MODEL}, {setup.dtype} on {setup.device}; rule {setup.rule}, greedy")
+    outcomes = [_play(console, llm, scene, params) for scene in SCENES]
     console.print(closing(*outcomes), style="bold")
     if as_json:
         print_json({scene.id: outcome.to_json() for scene, outcome in zip(SCENES, outcomes, strict=True)})
 
 
-def _play(console: Console, llm: LLM, scene: Scene, params: SamplingParams, setup: Setup) -> Comparison:
+def _play(console: Console, llm: LLM, scene: Scene, params: SamplingParams) -> Comparison:
     """Show one scene: title, coloured answer, numbers."""
     from gamaneh.cli.painting import Painter, legend
 
     console.print(f"\n{scene.title}", style="bold")
     console.print(scene.prompt, style="dim")
-    outcome, answer = _measure(llm, scene, params, setup)
+    outcome, answer = _measure(llm, scene, params)
     console.print(legend())
     console.print(Painter(llm.tokenizer.decode).paint(answer.tokens, answer.origins, answer.text))
     console.print(numbers(outcome))
     return outcome
 
 
-def _measure(llm: LLM, scene: Scene, params: SamplingParams, setup: Setup) -> tuple[Comparison, Generation]:
+def _measure(llm: LLM, scene: Scene, params: SamplingParams) -> tuple[Comparison, Generation]:
     from gamaneh.bench.compare import Case, compare
-    from gamaneh.bench.setup import as_tokens
+    from gamaneh.bench.setup import as_tokens, describe_setup
     from gamaneh.options import SpeculationOptions
 
     case = Case(scene.id, "demo", as_tokens(llm, scene.prompt, chat=True))
-    recorder = _Recorder(llm)
+    plain = llm.with_speculation(SpeculationOptions())
+    guessing = llm.with_speculation(SpeculationOptions(proposer=scene.proposer))
+    setup, recorder = describe_setup(guessing, params, MODEL), _Recorder(guessing)
     with count_bar("plain and speculative, alternated") as tick:
-        outcome = compare(
-            llm.with_speculation(SpeculationOptions()), recorder, [case] * _REPEATS, params, setup, tick=tick
-        )
+        outcome = compare(plain, recorder, [case] * _REPEATS, params, setup, tick=tick)
     return outcome, recorder.answer
 
 
@@ -130,14 +132,13 @@ def numbers(outcome: Comparison) -> str:
     )
 
 
-def closing(quoting: Comparison, open_question: Comparison) -> str:
-    """What the two scenes showed, and no more than that."""
-    same = (
-        "The tokens were the same" if quoting.identical and open_question.identical else "The tokens were NOT the same"
-    )
+def closing(quoting: Comparison, open_question: Comparison, heads: Comparison) -> str:
+    """What the scenes showed, and no more than that."""
+    same = all(outcome.identical for outcome in (quoting, open_question, heads))
     return (
-        f"\n{same} with and without guessing. Lookup was {_faster(quoting)} where the answer repeats the prompt, "
-        f"and {_faster(open_question)} on the open question: what it gains depends on how much there is to look up."
+        f"\nThe tokens were {'the same' if same else 'NOT the same'} with and without guessing. "
+        f"Lookup was {_faster(quoting)} where the answer repeats the prompt, and {_faster(open_question)} on the open "
+        f"question: what it gains depends on how much there is to look up. The trained head was {_faster(heads)} there."
     )
 
 
