@@ -46,7 +46,10 @@ def test_vocabularies_that_are_alike_are_used_for_requests_that_sample() -> None
     assert isinstance(bridge.growth(greedy, DraftStyle()), TextGrowth)
     assert isinstance(bridge.growth(sampled, DraftStyle()), ChainGrowth)
     assert isinstance(bridge.growth(sampled, DraftStyle(sampling="greedy")), TextGrowth)
-    assert "small: 88% of the target's tokens" in bridge.about
+    assert bridge.about == (
+        "text and vocabulary bridges to the tokens of small: 88% of the target's tokens, by how common they are, "
+        "are the draft model's too: greedy requests by text, sampled ones by vocabulary"
+    )
 
 
 def test_vocabularies_that_have_little_in_common_are_bridged_by_text() -> None:

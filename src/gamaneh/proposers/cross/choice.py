@@ -69,7 +69,8 @@ class _Crossing:
         transcriber = Transcriber(_speller(self.target), _speller(self.draft))
         shared = SharedTokens(self.target.tokenizer, self.draft.tokenizer, self.vocab_size, self.draft.decoder.device)
         kind = self.options.bridge if self.options.bridge != "auto" else self._suited(shared)
-        about = f"{kind} bridge to the tokens of {self.draft.name}: {self._reason(kind, shared)}"
+        name = "text and vocabulary bridges" if kind == "either" else f"{kind} bridge"
+        about = f"{name} to the tokens of {self.draft.name}: {self._reason(kind, shared)}"
         self._check(kind, shared)
         text, vocabulary = TextBridge(transcriber, about), VocabularyBridge(transcriber, shared, about)
         either = EitherBridge(text, vocabulary, about)

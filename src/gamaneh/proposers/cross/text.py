@@ -21,7 +21,7 @@ from gamaneh.proposers.draft_reader import Reading, common_prefix
 from gamaneh.proposers.growth import DraftStyle
 
 PATIENCE = 4
-"""Tokens of the draft model, per token of the target that is wanted, after which a draft ends."""
+"""Tokens of the draft model, per token of the target that is wanted and one more, after which a draft ends."""
 
 
 class TextBridge:
@@ -67,10 +67,13 @@ class TextGrowth:
 
     @property
     def is_open(self) -> bool:
-        """Goes on until there are tokens enough, of which all but the last have withstood more text."""
+        """Goes on until tokens enough have withstood more text.
+
+        An unfinished word is seldom spelled as the finished one. Were it proposed, the last token of a draft
+        would be refused whatever its length, and it would look as if longer drafts did not pay.
+        """
         wanted = self._row.max_depth
-        enough = len(self._tokens) >= wanted and self._confirmed >= wanted - 1
-        return not (self._stopped or enough) and len(self._drafted) < PATIENCE * wanted
+        return not self._stopped and self._confirmed < wanted and len(self._drafted) < PATIENCE * (wanted + 1)
 
     def reading(self) -> Reading:
         transcript = self._transcript
@@ -109,7 +112,8 @@ class TextGrowth:
         fits = self._written.startswith(rest) or rest.startswith(self._written)
         self._stopped = not more or not fits
         spelled = spell_behind(self._transcriber.target, self._before, self._proposable) if fits else []
-        self._confirmed = common_prefix(self._tokens, spelled)
+        if spelled != self._tokens:  # a part of a character is no more text
+            self._confirmed = common_prefix(self._tokens, spelled)
         self._tokens = spelled
 
 
