@@ -43,6 +43,10 @@ class Course:
     quality: dict[str, Any] = field(default_factory=dict)
     history: list[dict[str, Any]] = field(default_factory=list)
 
+    def summary(self) -> dict[str, Any]:
+        """As provenance tells of it."""
+        return {"steps": self.step, "seconds": round(self.seconds, 1), "best_step": self.best_step}
+
 
 class Checkpoints:
     """The newest checkpoint of a run and the best one.

@@ -16,7 +16,6 @@ from gamaneh.heads.registry import HEAD_KINDS
 from gamaneh.heads.trainable import DraftHeads, TrainBatch
 from gamaneh.models.loading import LoadedModel
 from gamaneh.train.batches import make_batches
-from gamaneh.train.checkpoints import Course
 from gamaneh.train.corpus import Corpus, corpus_features
 from gamaneh.train.features import FeatureBatch, FeatureStore
 from gamaneh.train.loop import Lesson, Loop
@@ -66,15 +65,15 @@ def train_heads(loaded: LoadedModel, corpus: Corpus, order: HeadsOrder, workshop
     lesson = HeadsLesson(heads, loaded, *corpus_features(loaded, corpus, layers, workshop), order.loop)
     told = describe_course(corpus.train, corpus.held_out, order.loop)
     shape = kind.whole_shape(order.shape, loaded)
-    folder = workshop.folder / f"{order.kind}-{run_key(shape, told)}"
     with workshop.bar(f"training {order.kind} heads") as tick:
+        folder = workshop.folder / f"{order.kind}-{run_key(shape, order.draft_vocab, told)}"
         course = Loop(lesson, workshop.accelerator, order.loop, folder, tick, workshop.say).run()
     artifact = Artifact(
         kind=order.kind,
         shape=shape,
         target=mark_target(loaded),
         tensors=_kept(heads, loaded.dtype),
-        provenance=provenance(order.command, {**told, **_figures(course)}),
+        provenance=provenance(order.command, {**told, **course.summary()}),
         quality=course.quality,
     )
     if workshop.accelerator.is_main_process:
@@ -139,7 +138,3 @@ def _kept(heads: DraftHeads, dtype: torch.dtype) -> dict[str, Tensor]:
     """Tensors in the target's type, in which they will be used."""
     tensors = {name: tensor.detach().cpu() for name, tensor in tensors_of(heads).items()}
     return {name: tensor.to(dtype) if tensor.is_floating_point() else tensor for name, tensor in tensors.items()}
-
-
-def _figures(course: Course) -> dict[str, Any]:
-    return {"steps": course.step, "seconds": round(course.seconds, 1), "best_step": course.best_step}

@@ -14,6 +14,7 @@ from transformers import PreTrainedModel
 from gamaneh.errors import InvalidOption
 from gamaneh.heads.artifact import mark_target
 from gamaneh.models.loading import LoadedModel, load
+from gamaneh.train.checkpoints import Course
 from gamaneh.train.corpus import Corpus, corpus_features
 from gamaneh.train.distill.lesson import DistillLesson
 from gamaneh.train.distill.student import cut_student, scratch_student
@@ -50,21 +51,24 @@ def distill(
     torch.manual_seed(loop.seed)
     student = _student(loaded, options)
     student.to(workshop.accelerator.device)
+    told = {**describe_course(corpus.train, corpus.held_out, loop), "student": asdict(options)}
     features = corpus_features(loaded, corpus, [loaded.config.num_layers], workshop)
     lesson = DistillLesson(student, loaded, *features, loop, options)
-    told = {**describe_course(corpus.train, corpus.held_out, loop), "student": asdict(options)}
-    folder = workshop.folder / f"distill-{run_key(told)}"
-    with workshop.bar("training a draft model") as tick:
-        course = Loop(lesson, workshop.accelerator, loop, folder, tick, workshop.say).run()
+    course = _fit(lesson, loop, workshop, run_key(told))
     if workshop.accelerator.is_main_process:
-        told |= {"steps": course.step, "seconds": round(course.seconds, 1), "best_step": course.best_step}
         about = {
             "target": asdict(mark_target(loaded)),
-            "provenance": asdict(provenance(command, told)),
+            "provenance": asdict(provenance(command, {**told, **course.summary()})),
             "quality": course.quality,
         }
         _write(student, loaded, about, out)
     return course.quality
+
+
+def _fit(lesson: DistillLesson, loop: LoopOptions, workshop: Workshop, key: str) -> Course:
+    with workshop.bar("training a draft model") as tick:
+        folder = workshop.folder / f"distill-{key}"
+        return Loop(lesson, workshop.accelerator, loop, folder, tick, workshop.say).run()
 
 
 def check_free(out: Path) -> None:
