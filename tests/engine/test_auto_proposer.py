@@ -84,7 +84,7 @@ def test_a_draft_cache_that_fell_behind_catches_up() -> None:
     """Off does no work; on again, the draft model reads what it missed and is right at once."""
     script = fixed_output([(at * 31 + at * at) % 255 for at in range(120)], VOCAB, 3)
     engine = engine_for(script, SpeculationOptions(proposer="draft_model", draft_length=4))
-    model = engine.proposers["draft_model"]
+    model = engine.proposers["draft_model"].reader
     reports: list[StepReport] = []
     engine.observers.append(reports.append)
     engine.add([1, 2, 3], PARAMS, request_id="r")
