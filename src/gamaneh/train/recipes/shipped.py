@@ -53,7 +53,7 @@ SHIPPED = Recipe(
         held_out=63,
         answer_tokens=224,
         temperatures=(0.0, 0.7, 0.0, 1.0),
-        answer_batch=16,
+        answer_batch=48,
         answer_minutes=20,
         seed=1,
     ),
