@@ -15,19 +15,19 @@ def account(spent: float, accepted: int, *, batch_size: int = 1, patience: int =
 
 
 def test_a_loss_is_found_once_it_is_larger_than_a_window_may_have() -> None:
-    assert verdicts(account(0.5, 0), 7) == [False] * 6 + [True]
+    assert verdicts(account(0.5, 0), 17) == [False] * 16 + [True]
     assert verdicts(account(50.0, 0), 1) == [True]
 
 
 def test_after_a_verdict_a_new_window_begins() -> None:
-    assert sum(verdicts(account(0.5, 0), 21)) == 3
+    assert sum(verdicts(account(0.5, 0), 51)) == 3
 
 
 def test_only_a_window_counts() -> None:
     ledger = Ledger()
-    ledger.add(account(3.0, 0))
+    ledger.add(account(6.0, 0))
     assert not any(ledger.add(account(0.0, 0)) for _ in range(WINDOW))
-    assert not ledger.add(account(3.0, 0))
+    assert not ledger.add(account(6.0, 0))
 
 
 def test_what_is_saved_is_set_off() -> None:
@@ -41,7 +41,7 @@ def test_in_a_batch_an_accepted_token_saves_one_requests_share() -> None:
 
 
 def test_a_small_loss_is_tolerated() -> None:
-    assert not any(verdicts(account(0.09, 0)))
+    assert not any(verdicts(account(0.2, 0)))
 
 
 def test_whoever_fixes_the_draft_length_may_lose_within_reason() -> None:
