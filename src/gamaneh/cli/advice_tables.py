@@ -25,6 +25,7 @@ def show(console: Console, advice: Advice, language: Language) -> None:
     console.print(_setting(advice))
     if advice.candidates:
         _print(console, _ranking(advice))
+        _print(console, _burdens(advice.candidates))
         _print(console, _by_batch(advice.candidates))
         _print(console, _by_group(advice.candidates[0]))
     for one in advice.unusable:
@@ -63,7 +64,9 @@ def verdict_lines(advice: Advice, language: Language) -> list[str]:
 
 
 def _print(console: Console, table: Table) -> None:
-    console.print(table, width=None if console.is_terminal else WIDTH)
+    if not console.is_terminal:
+        console.width = WIDTH
+    console.print(table)
     console.print()
 
 
@@ -84,25 +87,18 @@ def _setting(advice: Advice) -> str:
 
 
 def _ranking(advice: Advice) -> Table:
-    table = Table(
-        "candidate",
-        "k",
-        "acceptance",
-        "tokens / round",
-        "break-even",
-        f"predicted speed-up at {advice.setting.batch}",
-        "ms / candidate",
-        "of a round",
-        "MB",
-        "largest batch",
-        "tokenizer",
-        box=None,
-    )
+    title = f"speed-up at {advice.setting.batch}"
+    table = Table("candidate", "k", "acceptance", "tokens / round", "break-even", title, box=None)
     for one in advice.candidates:
+        table.add_row(one.title, *_counts(one.prediction), _between(one.prediction.speedup))
+    return table
+
+
+def _burdens(candidates: Sequence[Ranked]) -> Table:
+    table = Table("candidate", "ms / token", "of a round", "MB", "largest batch", "tokenizer", box=None)
+    for one in candidates:
         table.add_row(
             one.title,
-            *_counts(one.prediction),
-            _between(one.prediction.speedup),
             f"{one.draft_token_seconds * 1e3:.2f}",
             f"{one.draft_step_ratio:.2f}",
             f"{one.weight_bytes / 1e6:.0f}",
@@ -121,9 +117,9 @@ def _counts(found: Prediction) -> Iterable[str]:
 
 def _by_batch(candidates: Sequence[Ranked]) -> Table:
     """Predicted speed-up and best draft length by requests at once."""
-    table = Table("predicted at once", *(str(one.batch) for one in candidates[0].by_batch), box=None)
-    for one in candidates:
-        table.add_row(one.title, *(f"{_between(found.speedup)} k={found.k}" for found in one.by_batch))
+    table = Table("at once", *(one.title for one in candidates), box=None)
+    for at_once in zip(*(one.by_batch for one in candidates), strict=True):
+        table.add_row(str(at_once[0].batch), *(f"{_between(found.speedup)} k={found.k}" for found in at_once))
     return table
 
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 TOKENS = 64
 REQUESTS = 12
-BATCHES = (1, 2, 4, 8, 16)
+BATCHES = (1, 2, 4, 8)
 STEP_TOKENS = 512
 
 EXIT_INCOMPLETE = 1
@@ -90,7 +90,7 @@ class WorkloadChoice:
     ] = None
     batch: Annotated[
         list[int] | None,
-        typer.Option(min=1, help="Requests at once to predict for; may be repeated.", show_default="1, 2, 4, 8, 16"),
+        typer.Option(min=1, help="Requests at once to predict for; may be repeated.", show_default="1, 2, 4, 8"),
     ] = None
 
     @property
@@ -158,7 +158,7 @@ def give_advice(
     exchanges = spread(read_exchanges(workload.prompts, workload.traffic), workload.limit)
     free = free_bytes(choose_device(model.device))
     effort = _effort(quick, candidates.largest_k)
-    options = _engine(model, workload.batches, effort)
+    options = _engine(model, workload.batches)
     target = load_target(model)
     question = _question(target, exchanges, model, workload, sampling, candidates, effort, free)
     advice = advise(Workshop(target, options), question, _say, _recorder(record, exchanges))
@@ -223,10 +223,11 @@ def _effort(quick: bool, largest_k: int | None) -> Effort:
     return usual if largest_k is None else replace(usual, largest_k=largest_k)
 
 
-def _engine(model: ModelChoice, batches: Sequence[int], effort: Effort) -> EngineOptions:
-    """Room for the largest batch with the longest drafts."""
-    rows = max(batches) * (1 + max(effort.longest, *effort.depths))
-    return model.engine(max_batch=max(batches), step_tokens=max(STEP_TOKENS, rows))
+def _engine(model: ModelChoice, batches: Sequence[int]) -> EngineOptions:
+    """Room for the largest batch with the largest drafts."""
+    from gamaneh.bench.advise.measure import MOST_NODES
+
+    return model.engine(max_batch=max(batches), step_tokens=max(STEP_TOKENS, max(batches) * (1 + MOST_NODES)))
 
 
 def _question(

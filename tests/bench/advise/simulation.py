@@ -40,6 +40,7 @@ class World:
         accuracy: chance that a candidate is right.
         candidate: of one candidate of a draft.
         read: of a token that the proposer has not read yet.
+        branches: wrong candidates beside each of them.
         fault: raises in a second proposer, `broken`; None leaves it out.
     """
 
@@ -47,6 +48,7 @@ class World:
     accuracy: float = 0.8
     candidate: float = 0.05
     read: float = 0.0
+    branches: int = 0
     fault: Callable[[], None] | None = None
 
 
@@ -82,7 +84,13 @@ def simulated(world: World) -> Iterator[LoadedModel]:
 
 def proposers(world: World, clock: SimulatedClock) -> Mapping[str, Proposer]:
     right = TimedProposer(
-        SCRIPT, VOCAB, accuracy=world.accuracy, clock=clock, seconds=world.candidate, lag_seconds=world.read
+        SCRIPT,
+        VOCAB,
+        accuracy=world.accuracy,
+        branches=world.branches,
+        clock=clock,
+        seconds=world.candidate,
+        lag_seconds=world.read,
     )
     broken = ScriptedProposer(SCRIPT, VOCAB, name="broken", fault=world.fault)
     return {"scripted": right} | ({"broken": broken} if world.fault else {})

@@ -2,7 +2,7 @@ import pytest
 
 from gamaneh.bench.advise.checks import CacheState, check_caches, check_fallback
 from gamaneh.bench.advise.recording import Answered
-from gamaneh.bench.advise.validate import ratio_of_sums, salted_units, validate
+from gamaneh.bench.advise.validate import fastest, ratio_of_sums, salted_units, validate
 from gamaneh.bench.advise.workload import Request
 from gamaneh.engine.llm import LLM
 from gamaneh.errors import InvalidRequest
@@ -34,9 +34,11 @@ def test_all_ways_answer_all_units(batch: int) -> None:
     outcome = validate(three(batch), requests(3), PARAMS, batch, predicted=1.0)
     units = 3 if batch == 1 else 4
     size = 1 if batch == 1 else 4
-    assert (outcome.units, outcome.answers, outcome.differing) == (units, 2 * units * size, 0)
+    assert (outcome.units, outcome.differing) == (units, 0)
+    asked = outcome.passes * units * size
+    assert outcome.answers == 2 * asked
     assert {name: times.e2e.count for name, times in outcome.latencies.items()} == dict.fromkeys(
-        ("plain", "fixed", "served"), units * size
+        ("plain", "fixed", "served"), asked
     )
     assert outcome.measured.low <= outcome.measured.value <= outcome.measured.high
 
@@ -51,7 +53,19 @@ def test_a_request_that_cannot_be_answered_ends_it() -> None:
 def test_each_pass_through_the_requests_has_its_salt() -> None:
     units = salted_units(requests(3), 2)
     salts = [one.salt for unit in units for one in unit]
-    assert salts == [str(at // 3) for at in range(16)]
+    assert salts == [f"0.{at // 3}" for at in range(16)]
+    again = [one.salt for unit in salted_units(requests(3), 2, 1) for one in unit]
+    assert not set(salts) & set(again)
+
+
+def test_what_does_not_agree_with_the_prediction_is_run_once_more() -> None:
+    outcome = validate(three(1), requests(2), PARAMS, 1, predicted=1000.0)
+    assert (outcome.passes, outcome.units, outcome.agrees) == (2, 2, False)
+    assert outcome.latencies["plain"].e2e.count == 4
+
+
+def test_of_several_passes_the_fastest_run_of_each_unit_counts() -> None:
+    assert fastest([[1.0, 9.0, 2.0], [3.0, 2.0, 2.5]]) == [1.0, 2.0, 2.0]
 
 
 def test_the_ratio_is_that_of_the_sums() -> None:

@@ -13,7 +13,7 @@ from gamaneh.bench.advise.advice import Advice
 from gamaneh.bench.advise.advise import Question, advise
 from gamaneh.bench.advise.candidate import Workshop
 from gamaneh.bench.advise.checklist import CODES, Status
-from gamaneh.bench.advise.measure import Effort
+from gamaneh.bench.advise.measure import Effort, timed_depths
 from gamaneh.bench.advise.verdict import Outcome
 from gamaneh.bench.advise.workload import Workload
 from gamaneh.options import EngineOptions, SamplingParams
@@ -65,6 +65,7 @@ def test_cheap_good_drafts_are_advised() -> None:
         (BAD, 1),
         (World(accuracy=0.8, candidate=0.1, read=0.05), 4),
         (World(step=lambda rows, context: 0.5 + rows / 8 + context / 1000), 1),
+        (World(step=lambda rows, context: 1.0 + rows / 30, branches=2), 1),
     ],
 )
 def test_what_is_predicted_is_what_is_measured(world: World, batch: int) -> None:
@@ -142,6 +143,13 @@ def test_a_gain_that_few_requests_do_not_show_gives_no_verdict(monkeypatch: pyte
     advice = ask.__wrapped__(GOOD)
     assert advice.verdict.outcome is Outcome.NO_VERDICT
     assert advice.verdict.reasons[0].key == "uncertain"
+
+
+def test_rounds_are_timed_up_to_the_largest_tree() -> None:
+    with simulated(World(branches=2)) as target:
+        candidates = list(Workshop(target, EngineOptions(max_batch=4)).candidates(()))
+    assert timed_depths(candidates, QUESTION.effort) == (1, 4, 6, 13, 18)
+    assert timed_depths([], QUESTION.effort) == (1, 4, 6)
 
 
 def test_a_candidate_that_fails_is_told_and_the_others_are_measured() -> None:

@@ -92,7 +92,7 @@ class _Advisor:
         measurements = Measurements(
             self.workshop, question.workload, question.params, self.batches, question.effort, self.say
         )
-        steps, plain = measurements.plain()
+        steps, plain = measurements.plain(candidates)
         self.keep(plain)
         found = list(measurements.proposers(candidates, steps, plain))
         self.say("predictions")

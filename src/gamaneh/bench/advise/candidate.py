@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from gamaneh.core import AUTO
+from gamaneh.core import AUTO, Needs
 from gamaneh.engine.llm import LLM
 from gamaneh.errors import GamanehError
 from gamaneh.kv.cache import bytes_per_block
@@ -57,6 +57,11 @@ class Candidate:
     @property
     def title(self) -> str:
         return f"{self.proposer} ({self.parts.title})" if self.parts.title else self.proposer
+
+    @property
+    def needs(self) -> Needs:
+        """What the proposer declares."""
+        return self.llm.engine.proposers[self.proposer].needs
 
     @property
     def served(self) -> SpeculationOptions:

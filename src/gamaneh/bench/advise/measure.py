@@ -19,6 +19,9 @@ from gamaneh.options import SamplingParams, SpeculationOptions
 Say = Callable[[str], None]
 """Called with what is about to be measured."""
 
+MOST_NODES = 64
+"""Candidates of one request beyond which rounds are not timed: their cost is drawn on in a line."""
+
 INSTANT_K = 15
 """Largest draft length of proposers whose drafts cost next to nothing."""
 
@@ -34,13 +37,8 @@ class Effort:
     """
 
     largest_k: int = 8
-    repeats: int = 5
+    repeats: int = 3
     depths: tuple[int, ...] = (1, 2, 4, 8, 15)
-
-    @property
-    def longest(self) -> int:
-        """The longest draft of any proposer."""
-        return max(self.largest_k, INSTANT_K)
 
 
 QUICK = Effort(largest_k=4, repeats=2, depths=(1, 4))
@@ -85,15 +83,16 @@ class Measurements:
         self.workload, self.params, self.batches, self.effort, self.say = workload, params, batches, effort, say
         self._workshop = workshop
 
-    def plain(self) -> tuple[StepTimes, PlainRecording]:
-        """Rounds of all sizes, and the plain answers.
+    def plain(self, candidates: Sequence[Candidate | Unusable]) -> tuple[StepTimes, PlainRecording]:
+        """Rounds of all sizes that these candidates may draft, and the plain answers.
 
         Raises:
             GamanehError: a request cannot be answered.
         """
         self.say("time of a round, by requests at once and draft length")
         requests, llm = self.workload.requests, self._workshop.build(NO_PARTS, SpeculationOptions())
-        steps = time_steps(llm.engine, requests, self.batches, self.effort.depths, self.effort.repeats)
+        depths = timed_depths(candidates, self.effort)
+        steps = time_steps(llm.engine, requests, self.batches, depths, self.effort.repeats)
         self.say("plain answers")
         cold = self._workshop.build(NO_PARTS, SpeculationOptions())
         return steps, record_plain(cold, requests, self.params, steps)
@@ -108,7 +107,7 @@ class Measurements:
 
     def _measured(self, one: Candidate, steps: StepTimes, plain: PlainRecording) -> Measured | Unusable:
         self.say(f"drafts of {one.title}")
-        k = largest_k(one.llm.engine.proposers[one.proposer].needs, self.effort)
+        k = largest_k(one.needs, self.effort)
         try:
             recording = record(one.llm, fixed(one.proposer, k), plain, self.params, steps)
             self._time_drafts(one, k, recording, steps)
@@ -129,6 +128,16 @@ class Measurements:
         timed = time_drafts(watch, one.proposer, batches, sorted({1, k}), self.effort.repeats, steps)
         for cell, seconds in timed.items():
             recording.draft_seconds.setdefault(cell, []).extend(seconds)
+
+
+def timed_depths(candidates: Sequence[Candidate | Unusable], effort: Effort) -> tuple[int, ...]:
+    """Candidates of one request in timed rounds, up to the largest tree that any proposer may draft."""
+    needs = [one.needs for one in candidates if isinstance(one, Candidate)]
+    widest = min(max((largest_k(each, effort) * each.branching for each in needs), default=0), MOST_NODES)
+    depths = list(effort.depths)
+    while depths[-1] < widest:
+        depths.append(min(2 * depths[-1] + 1, widest))
+    return tuple(depths)
 
 
 def largest_k(needs: Needs, effort: Effort) -> int:

@@ -20,8 +20,10 @@ from gamaneh.engine.engine import Engine
 from gamaneh.errors import InvalidOption
 from gamaneh.options import SamplingParams, SpeculationOptions
 
-ROUNDS = 2
-"""Rounds whose median is one measurement."""
+ROUNDS = 6
+"""Rounds of one request whose median is one measurement; there are fewer of several requests, which take longer."""
+
+FEWEST_ROUNDS = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,11 +109,12 @@ class Stopwatch:
         self._seen: list[TimedRound] = []
         self._depth = self._batch = 0
 
-    def rounds(self, batch: int, speculation: SpeculationOptions, count: int = ROUNDS) -> list[TimedRound]:
-        """`count` rounds of `batch` requests, after one in which a proposer catches up with the prompts.
+    def rounds(self, batch: int, speculation: SpeculationOptions) -> list[TimedRound]:
+        """Rounds of `batch` requests, after one in which a proposer catches up with the prompts.
 
-        There are fewer where the context is too short for them.
+        There are fewer than usual where the context is too short for them.
         """
+        count = max(ROUNDS // batch, FEWEST_ROUNDS)
         tokens = (count + 2) * (1 + (speculation.draft_length or 0))
         with self._listening(batch):
             ids = [self._add(request, tokens, speculation) for request in self._turns(batch)]
