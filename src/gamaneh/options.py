@@ -126,7 +126,7 @@ _SAMPLING_CHECKS: Mapping[str, _Check] = {
     "top_k": _whole(0),
     "top_p": _number(0.0, 1.0, above=True),
     "min_p": _number(0.0, 1.0),
-    "repetition_penalty": _number(0.0, above=True),
+    "repetition_penalty": _number(0.01, 100.0),
     "presence_penalty": _number(-2.0, 2.0),
     "frequency_penalty": _number(-2.0, 2.0),
     "logit_bias": ("must map token ids to finite numbers", _is_bias),

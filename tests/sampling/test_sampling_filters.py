@@ -105,3 +105,9 @@ def test_largest_equals_a_stable_sort(vocab: int, count: int, seed: int) -> None
 def test_argmax_is_the_lowest_id_of_the_highest_value(vocab: int, seed: int) -> None:
     row = torch.randint(0, 4, (vocab,), generator=torch.Generator().manual_seed(seed)).float()
     assert blocks.argmax(row) == row.tolist().index(max(row.tolist()))
+
+
+@pytest.mark.parametrize("temperature", [1e-20, 3.9e-64, 5e-324])
+def test_a_temperature_that_is_zero_in_float32_leaves_the_best_token(temperature: float) -> None:
+    scores = apply_filters(torch.tensor([1.0, 3.0, 2.0]), SamplingParams(temperature=temperature))
+    assert scores.softmax(0).tolist() == [0.0, 1.0, 0.0]

@@ -12,8 +12,8 @@ LONG_LAG = 64
 """Tokens that a proposer has to catch up with from which on a round is not weighed: that pays only later."""
 
 TOLERATED_LOSS = 0.25
-"""Share of the time of plain decoding that a proposer may lose over a window. A long draft of a slow draft model that is
-refused costs three plain steps: two of them are bad luck, and whether drafting pays is the controller's to say."""
+"""Share of the time of plain decoding that a proposer may lose over a window. A long draft of a slow draft model that
+is refused costs three plain steps: two of them are bad luck, and whether drafting pays is the controller's to say."""
 
 PATIENCE = 2.0
 """Plain steps that one candidate may take where the draft length is fixed: who fixes it may accept a loss."""

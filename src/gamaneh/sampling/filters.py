@@ -14,6 +14,9 @@ from gamaneh.sampling.noise import check_highest
 _DISTANCES = (4.0, 8.0, 16.0, math.inf)
 """How far below the highest score the nucleus is looked for, in turn."""
 
+_LEAST_TEMPERATURE = 1e-30
+"""Lower ones count as this one: in float32 they would be 0, and 0 / 0 is no score."""
+
 
 def apply_filters(row: Tensor, params: SamplingParams) -> Tensor:
     """Logits `[vocab]` -> scores `[vocab]`, -inf where filtered; returns `row` itself if nothing is asked.
@@ -30,7 +33,7 @@ def apply_filters(row: Tensor, params: SamplingParams) -> Tensor:
     highest = float(row.max())
     check_highest(highest)
     # From the highest down, so that a tiny temperature cannot overflow.
-    row = (row - highest).div_(params.temperature)
+    row = (row - highest).div_(max(params.temperature, _LEAST_TEMPERATURE))
     if not filtered:
         return row
     values, ids = _survivors(row, params)

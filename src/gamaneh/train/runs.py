@@ -12,6 +12,7 @@ from pathlib import Path
 
 import torch
 from accelerate import Accelerator
+from accelerate.state import AcceleratorState
 from accelerate.utils import InitProcessGroupKwargs
 
 from gamaneh.models.loading import choose_device, choose_dtype
@@ -60,6 +61,7 @@ def start_accelerator(precision: Precision, dtype: str, device: str) -> Accelera
     chosen = choose_device(device)
     if precision == "auto":
         precision = "bfloat16" if choose_dtype(dtype, chosen) == torch.bfloat16 else "float32"
+    AcceleratorState._reset_state(reset_partial_state=True)  # one process may train twice, in different types
     return Accelerator(
         mixed_precision=_MIXED[precision],
         cpu=chosen.type == "cpu",
