@@ -40,7 +40,7 @@ class Scene:
     proposer: str
 
 
-HEADS = "eagle"
+HEADS = "medusa"
 _QUESTION = "What should I think about before I move to a small island?"
 
 SCENES = (
@@ -51,7 +51,7 @@ SCENES = (
         "lookup",
     ),
     Scene("open", "An open question: there is little to look up", _QUESTION, "lookup"),
-    Scene("heads", "The same question: a small head, trained on the model's own answers, guesses", _QUESTION, HEADS),
+    Scene("heads", "The same question: small heads, trained on the model's own answers, guess", _QUESTION, HEADS),
 )
 
 
@@ -138,7 +138,7 @@ def closing(quoting: Comparison, open_question: Comparison, heads: Comparison) -
     return (
         f"\nThe tokens were {'the same' if same else 'NOT the same'} with and without guessing. "
         f"Lookup was {_faster(quoting)} where the answer repeats the prompt, and {_faster(open_question)} on the open "
-        f"question: what it gains depends on how much there is to look up. The trained head was {_faster(heads)} there."
+        f"question: what it gains depends on how much there is to look up. The trained heads were {_faster(heads)} there."
     )
 
 
