@@ -138,7 +138,8 @@ def closing(quoting: Comparison, open_question: Comparison, heads: Comparison) -
     return (
         f"\nThe tokens were {'the same' if same else 'NOT the same'} with and without guessing. "
         f"Lookup was {_faster(quoting)} where the answer repeats the prompt, and {_faster(open_question)} on the open "
-        f"question: what it gains depends on how much there is to look up. The trained heads were {_faster(heads)} there."
+        f"question: what it gains depends on how much there is to look up. "
+        f"The trained heads were {_faster(heads)} there."
     )
 
 

@@ -30,7 +30,8 @@ from gamaneh.metrics.timeline import RequestTimeline
 from gamaneh.options import SamplingParams
 
 MOST_PASSES = 2
-"""Passes through all units. The second one is run where the first does not agree with the prediction."""
+"""Passes through all units. The second one is run where the first does not agree with the prediction, or leaves it
+open whether there is a gain."""
 
 MOST_DEVIATION = 0.15
 """Between prediction and measurement, from which on no verdict is given."""
@@ -90,6 +91,11 @@ class Validation:
     def agrees(self) -> bool:
         """Prediction and measurement are close enough to rely on."""
         return self.deviation <= MOST_DEVIATION
+
+    @property
+    def settled(self) -> bool:
+        """Another pass could hardly change the verdict."""
+        return self.agrees and not self.better.low <= 1.0 <= self.better.high
 
     @property
     def better(self) -> Interval:
@@ -162,7 +168,7 @@ class _Way:
 def validate(
     ways: Mapping[str, LLM], requests: Sequence[Request], params: SamplingParams, batch: int, predicted: float
 ) -> Validation:
-    """Answer all requests each way, alternated; once more if that does not agree with the prediction.
+    """Answer all requests each way, alternated; once more if that settles nothing.
 
     Args:
         ways: `plain`, `fixed` and `served`; their engines run `batch` requests at once.
@@ -176,7 +182,7 @@ def validate(
     for number in range(MOST_PASSES):
         _pass(list(running.values()), salted_units(requests, batch, number), params)
         outcome = _outcome(running, batch, predicted)
-        if outcome.agrees:
+        if outcome.settled:
             break
     return outcome
 
