@@ -11,7 +11,7 @@ from torch import Tensor
 from gamaneh.core import EMPTY_DRAFT, ROOT, Draft, Needs, ProposalRow, Verdict
 from gamaneh.heads.eagle_runner import EagleRunner
 from gamaneh.heads.level import Level, Strand, build_level
-from gamaneh.proposers.chain import DraftSampling
+from gamaneh.proposers.candidates import DraftSampling
 from gamaneh.proposers.eagle_growth import Growth
 from gamaneh.proposers.vocabulary import DraftVocabulary
 

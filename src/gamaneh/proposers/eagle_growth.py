@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
 from gamaneh.core import EMPTY_DRAFT, ROOT, Draft, ProposalRow
-from gamaneh.errors import BadLogits
-from gamaneh.proposers.chain import DraftSampling
-from gamaneh.sampling import blocks, noise
-
-Found = list[tuple[float, int]]
-"""Tokens, each behind the logarithm of its chance to be the target's."""
+from gamaneh.proposers.candidates import DraftSampling, Found, allowed_scores, likely
 
 
 @dataclass(slots=True)
@@ -92,41 +86,12 @@ class Growth:
 
     def _found(self, logits: Tensor, path: list[int]) -> Found:
         """The best tokens behind `path`; none where the request allows none that the head can draft."""
-        try:
-            scores = self.row.sampler.scores(logits, path)
-            found = self._ranked(scores, len(self.row.tokens) + len(path))
-            if self.row.want_probs and self.sampling == "request":
-                self.probs.append(self.row.sampler.probs(scores))
-        except BadLogits:
-            if math.isfinite(float(logits.max())):
-                return []
-            raise
-        return found
+        scores = allowed_scores(self.row, logits, path)
+        if scores is None:
+            return []
+        if self.row.want_probs and self.sampling == "request":
+            self.probs.append(self.row.sampler.probs(scores))
+        return self._ranked(scores, len(self.row.tokens) + len(path))
 
     def _ranked(self, scores: Tensor, position: int) -> Found:
-        row = self.row
-        if self.sampling == "greedy" or row.sampler.greedy:
-            return _likeliest(scores, self.width)
-        if self.width == 1:
-            return [(0.0, row.sampler.pick(scores, position, row.use))]
-        # The target draws with the same noise. Who is drawn instead depends on how close the sums of score and
-        # noise lie, and not on how likely a token is by itself.
-        ranked = row.sampler.ranked(scores, position, row.use, self.width + 1)
-        total = float(torch.tensor([value for value, _ in ranked]).logsumexp(0))
-        return [(min(value - total, 0.0), token) for value, token in ranked[: self.width]]
-
-
-def _likeliest(scores: Tensor, count: int) -> Found:
-    """The highest scores with their logarithms of probability, which do not matter to a chain.
-
-    Raises:
-        BadLogits: the highest is not finite.
-    """
-    if count == 1:
-        token = blocks.argmax(scores)
-        noise.check_highest(float(scores[token]))
-        return [(0.0, token)]
-    values, ids = blocks.largest(scores, count)
-    noise.check_highest(float(values[0]))
-    chances = (values.float() - scores.float().logsumexp(0)).clamp(max=0.0).tolist()
-    return [(chance, token) for chance, token in zip(chances, ids.tolist(), strict=True) if chance != -math.inf]
+        return likely(self.row, scores, position, self.width, self.sampling)

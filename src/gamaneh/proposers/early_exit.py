@@ -7,7 +7,8 @@ from collections.abc import Iterable, Sequence
 from gamaneh.core import Draft, Needs, ProposalRow, Verdict
 from gamaneh.kv.manager import KVManager
 from gamaneh.models.batch import Feed
-from gamaneh.proposers.chain import Chain, DraftSampling
+from gamaneh.proposers.candidates import DraftSampling
+from gamaneh.proposers.chain import Chain
 from gamaneh.proposers.exits import Exit
 
 

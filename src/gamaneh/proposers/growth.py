@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from gamaneh.core import EMPTY_DRAFT, Draft, ProposalRow
-from gamaneh.errors import BadLogits
+from gamaneh.proposers.candidates import DraftSampling, allowed_scores, pick
 from gamaneh.proposers.draft_reader import DraftReader, Reading
-from gamaneh.sampling.noise import check_highest
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +26,7 @@ class DraftStyle:
         branching: candidates on each level of a tree; 1 makes chains.
     """
 
-    sampling: Literal["request", "greedy"] = "request"
+    sampling: DraftSampling = "request"
     min_confidence: float = 0.0
     branching: int = 1
 
@@ -86,20 +84,6 @@ def grow(reader: DraftReader, growths: Sequence[Growth]) -> None:
             growth.take(logits)
 
 
-def allowed_scores(row: ProposalRow, offered: Tensor, path: Sequence[int]) -> Tensor | None:
-    """The request's scores `[target_vocab]` behind `path`; None where it allows none of the `offered` tokens.
-
-    Raises:
-        BadLogits: the draft model's own logits are no numbers.
-    """
-    check_highest(float(offered.max()))
-    try:
-        scores = row.sampler.scores(offered, path)
-    except BadLogits:  # all that is offered is masked
-        return None
-    return None if float(scores.max()) == -math.inf else scores
-
-
 class ChainGrowth:
     """A draft with one path.
 
@@ -152,9 +136,7 @@ class ChainGrowth:
         return Draft.chain(self._tokens, torch.stack(self._probs) if self._probs else None)
 
     def _choose(self, scores: Tensor) -> int:
-        if self._style.sampling == "greedy":
-            return int(scores.argmax())
-        return self._row.sampler.pick(scores, len(self._row.tokens) + len(self._tokens), self._row.use)
+        return pick(self._row, scores, len(self._row.tokens) + len(self._tokens), self._style.sampling)
 
     def _add(self, token: int) -> None:
         self._tokens.append(token)

@@ -9,7 +9,8 @@ from torch import Tensor
 
 from gamaneh.core import EMPTY_DRAFT, ROOT, Draft, Needs, ProposalRow, Verdict
 from gamaneh.heads.parallel import ParallelHeads
-from gamaneh.proposers.chain import Chain, DraftSampling, choose
+from gamaneh.proposers.candidates import DraftSampling, allowed_scores
+from gamaneh.proposers.chain import Chain, choose
 from gamaneh.proposers.static_tree import Place, static_tree, widths
 from gamaneh.proposers.vocabulary import DraftVocabulary
 
@@ -100,8 +101,8 @@ class ParallelHeadsProposer:
         """For each depth the best tokens, noise included; what is said to come before them are the best above."""
         guesses: list[list[int]] = []
         for level, count in enumerate(counts):
-            scores = row.sampler.scores(logits[level], [best for best, *_ in guesses])
-            guesses.append(choose(row, scores, level + 1, count, self.sampling))
-            if not guesses[-1]:
+            scores = allowed_scores(row, logits[level], [best for best, *_ in guesses])
+            if scores is None:
                 break
+            guesses.append(choose(row, scores, level + 1, count, self.sampling))
         return guesses

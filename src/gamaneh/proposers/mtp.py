@@ -22,7 +22,8 @@ from gamaneh.kv.pool import BlockPool
 from gamaneh.models.batch import Feed, build_batch
 from gamaneh.models.decoder import Layer, Rotary
 from gamaneh.models.tiling import FREE
-from gamaneh.proposers.chain import Chain, DraftSampling
+from gamaneh.proposers.candidates import DraftSampling
+from gamaneh.proposers.chain import Chain
 from gamaneh.proposers.vocabulary import DraftVocabulary
 
 WINDOW = 256

@@ -9,17 +9,15 @@ end the best nodes of all levels remain; but a node that cannot remain is not ex
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor
 
 from gamaneh.core import ROOT, Draft, ProposalRow
+from gamaneh.proposers.candidates import allowed_scores, likely
 from gamaneh.proposers.draft_reader import Reading
-from gamaneh.proposers.growth import DraftStyle, TokenMap, allowed_scores
-from gamaneh.sampling.blocks import largest
+from gamaneh.proposers.growth import DraftStyle, TokenMap
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -97,26 +95,9 @@ class TreeGrowth:
         scores = None if unsure else allowed_scores(self._row, offered, path)
         if scores is None:
             return []
-        value = end.value if end else 0.0
-        return [_Node(token, end, value + chance) for chance, token in self._ranked(scores, len(path))]
-
-    def _ranked(self, scores: Tensor, depth: int) -> list[tuple[float, int]]:
-        """The best tokens behind logarithms of their chances to be the target's.
-
-        Of greedy drafts that is the draft model's own probability. Of draws it is a matter of how close the
-        sums of score and noise lie: the target's scores differ from the draft model's, its noise does not.
-        """
-        count = self._style.branching + 1
-        if self._style.sampling == "greedy":
-            values, ids = largest(scores, count)
-            found = list(zip(values.tolist(), ids.tolist(), strict=True))
-        else:
-            position = len(self._row.tokens) + depth
-            found = self._row.sampler.ranked(scores, position, self._row.use, count)
-        certain = self._style.sampling == "greedy" or self._row.sampler.greedy
-        rivals = scores if certain else torch.tensor([value for value, _ in found])
-        total = float(rivals.float().logsumexp(0))
-        return [(min(value - total, 0.0), token) for value, token in found[:-1] or found if value != -math.inf]
+        value, position = end.value if end else 0.0, len(self._row.tokens) + len(path)
+        found = likely(self._row, scores, position, self._style.branching, self._style.sampling)
+        return [_Node(token, end, value + chance) for chance, token in found]
 
 
 def _parents(nodes: Sequence[_Node]) -> tuple[int, ...]:
