@@ -217,7 +217,7 @@ class TestProvenance:
         assert hash_model(tmp_path / "nothing") is None
 
     def test_outside_a_checkout_there_is_no_commit(self, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(provenance, "_git", lambda *arguments: None)
+        monkeypatch.setattr(provenance, "git", lambda *arguments: None)
         assert provenance.describe_provenance(make_plan(), ()).commit is None
 
     def test_versions_and_machine_are_stamped(self, run: Run) -> None:

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import hashlib
 import shlex
-import subprocess
 import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
-from importlib.metadata import PackageNotFoundError, version
-from pathlib import Path
 from typing import Any
 
 from gamaneh.heads.artifact import Provenance
+from gamaneh.origin import git, installed_version
 from gamaneh.train.options import LoopOptions
 from gamaneh.train.samples import Sample
 
@@ -32,7 +30,7 @@ def provenance(command: str, data: Mapping[str, Any]) -> Provenance:
         command=command,
         data=data,
         commit=source_commit(),
-        versions={name: _version(name) for name in PACKAGES},
+        versions={name: installed_version(name) or "" for name in PACKAGES},
         date=datetime.now(UTC).isoformat(timespec="seconds"),
     )
 
@@ -44,12 +42,7 @@ def this_command(program: str) -> str:
 
 def source_commit() -> str:
     """Of the folder that this package runs from; empty where that is no working copy."""
-    folder = Path(__file__).parent
-    try:
-        done = subprocess.run(["git", "rev-parse", "HEAD"], cwd=folder, capture_output=True, text=True, check=True)
-    except (OSError, subprocess.CalledProcessError):
-        return ""
-    return done.stdout.strip()
+    return git("rev-parse", "HEAD") or ""
 
 
 def describe_samples(samples: Sequence[Sample]) -> dict[str, Any]:
@@ -69,10 +62,3 @@ def describe_samples(samples: Sequence[Sample]) -> dict[str, Any]:
 def describe_course(train: Sequence[Sample], held_out: Sequence[Sample], options: LoopOptions) -> dict[str, Any]:
     """What a run learns from and how, as provenance tells of it; runs that differ in it are different runs."""
     return {"train": describe_samples(train), "held_out": describe_samples(held_out), "options": asdict(options)}
-
-
-def _version(package: str) -> str:
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return ""

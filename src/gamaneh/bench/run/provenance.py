@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import hashlib
 import shlex
-import subprocess
 import sys
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import version
 from pathlib import Path
 
 from gamaneh.bench.machine import describe_machine
 from gamaneh.bench.result import ModelMark, PromptMark, Provenance
 from gamaneh.bench.run.plan import Plan
+from gamaneh.origin import git, installed_version
 
 PACKAGES = ("torch", "transformers", "tokenizers", "numpy", "httpx")
 SECRET_OPTIONS = ("--key",)
@@ -28,7 +28,7 @@ def describe_provenance(plan: Plan, models: Sequence[ModelMark]) -> Provenance:
         command=command_line(sys.argv),
         version=version("gamaneh"),
         commit=_commit(),
-        versions={name: found for name in PACKAGES if (found := _version(name)) is not None},
+        versions={name: found for name in PACKAGES if (found := installed_version(name)) is not None},
         machine=describe_machine(),
         models=tuple(models),
         prompts=mark_prompts(plan),
@@ -72,23 +72,7 @@ def hash_model(path: Path) -> str | None:
     return digest.hexdigest() if files else None
 
 
-def _version(package: str) -> str | None:
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return None
-
-
 def _commit() -> str | None:
-    """Commit of the checkout that this file lies in."""
-    head = _git("rev-parse", "--short=12", "HEAD")
-    return None if head is None else head + ("+" if _git("status", "--porcelain", "--untracked-files=no") else "")
-
-
-def _git(*arguments: str) -> str | None:
-    folder = Path(__file__).parent
-    try:
-        result = subprocess.run(["git", "-C", folder, *arguments], capture_output=True, text=True, check=True)
-    except (OSError, subprocess.CalledProcessError):
-        return None
-    return result.stdout.strip()
+    """Commit of the checkout that this package lies in; a plus sign where it was changed."""
+    head = git("rev-parse", "--short=12", "HEAD")
+    return None if head is None else head + ("+" if git("status", "--porcelain", "--untracked-files=no") else "")
