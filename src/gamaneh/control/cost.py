@@ -19,25 +19,17 @@ from statistics import median
 
 import numpy as np
 
-from gamaneh.control.draft_cost import DraftCost
+from gamaneh.control.draft_cost import ANCHOR_WEIGHT, NEXT_TO_NOTHING, DraftCost, trust
 
 WINDOW = 33
 """Measurements of one size whose median counts. Long beside `FADE`: when the whole machine slows down, the drift
 has to follow before the one size that is measured does, so that the others are scaled as well."""
 
-ANCHOR_WEIGHT = 3
-"""Measurements for which one from start-up stands, itself a median."""
-
 FADE = 0.9
 """Weight of an old step after one more step; half of it is gone after 7."""
 
-TOLERANCE = 0.5
-"""Relative deviation from which on a step is an outlier: it pulls with constant force, however far off it lies."""
-
 TOKENS_UNIT = 1024
 SHOWN_DEPTHS = (1, 2, 4, 8)
-NEXT_TO_NOTHING = 1e-9
-"""Least seconds that a step is taken to last, as ratios are formed."""
 
 RIDGE = np.array([0.5, 2.0, 2.0])
 """Steps for which the assumption counts that nothing but the curve matters."""
@@ -104,7 +96,7 @@ class Coefficients:
         """One step whose seconds were `ratio` times the curve's."""
         row = np.array(features)
         deviation = abs(ratio - float(row @ np.array(self.values())))
-        weight = min(1.0, TOLERANCE / deviation) if deviation > 0 else 1.0
+        weight = trust(deviation)
         self.gram = self.gram * FADE + weight * row[:, None] * row
         self.moment = self.moment * FADE + weight * ratio * row
         self.solved = None

@@ -11,10 +11,10 @@ FADE = 0.95
 """Weight of an old draft after one more; half of it is gone after 14."""
 
 TOLERANCE = 0.5
-"""Relative deviation from which on a draft is an outlier: it pulls with constant force, however far off it lies."""
+"""Relative deviation from which on a measurement pulls with constant force, however far off it lies: an outlier."""
 
 ANCHOR_WEIGHT = 3
-"""Drafts for which a measurement from start-up stands."""
+"""Measurements for which one from start-up stands, itself a median."""
 
 SHRINKAGE = 0.02
 """How strongly it is assumed, beside the drafts, that nothing but the draft length matters."""
@@ -26,7 +26,12 @@ MUCH_TO_READ = 32
 """Tokens of each request from which on a draft shows what reading costs. What comes between two rounds is less."""
 
 NEXT_TO_NOTHING = 1e-9
-"""Least time that a draft is taken to last, as ratios are formed."""
+"""Least time that anything is taken to last, as ratios are formed."""
+
+
+def trust(deviation: float) -> float:
+    """Weight of a measurement that lies off by `deviation` of what was expected (Huber 1964)."""
+    return min(1.0, TOLERANCE / deviation) if deviation > 0 else 1.0
 
 
 class DraftCost:
@@ -82,7 +87,7 @@ class DraftLine:
         expected = max(float(row @ self._coefficients()), NEXT_TO_NOTHING) if self else taken
         scale = max(expected, taken)
         deviation = abs(taken - expected) / expected
-        weight = min(1.0, TOLERANCE / deviation if deviation else 1.0) / scale**2
+        weight = trust(deviation) / scale**2
         self._gram = self._gram * FADE + weight * row[:, None] * row
         self._moment = self._moment * FADE + weight * taken * row
         self._solved = None

@@ -153,11 +153,12 @@ class _Allocation:
 
     def _best_prefix(self, caps: Sequence[int]) -> tuple[int, float]:
         """How many of the allowed candidates to take, and the tokens per second."""
-        survival = self.survival[self._allowed(caps)]
+        allowed = self._allowed(caps)
+        survival = self.survival[allowed]
         if not len(survival):
             return 0, 0.0
         drafts = sum(self._draft_seconds(own, cap) for own, cap in zip(self.own, caps, strict=True))
-        verify = [self.batch.verify_seconds(int(rows)) for rows in self.rows[self._allowed(caps)].cumsum()]
+        verify = [self.batch.verify_seconds(int(rows)) for rows in self.rows[allowed].cumsum()]
         rates = (self.batch.size + survival.cumsum()) / (np.array(verify) + drafts)
         best = int(rates.argmax())
         return best + 1, float(rates[best])

@@ -71,7 +71,7 @@ class ProposerSnapshot:
     draft_seconds: Mapping[int, float]
     totals: Totals
     memory_bytes: int
-    about: str = ""
+    about: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,8 +116,7 @@ def take_snapshot(
     """
     return SpeculationSnapshot(
         proposers={
-            name: replace(_proposer(name, controller, quarantine, totals[name], memory[name]), about=about[name])
-            for name in totals
+            name: _proposer(name, controller, quarantine, totals[name], memory[name], about[name]) for name in totals
         },
         requests={
             request_id: RequestSnapshot(decision.proposer, decision.depth, decision.reason, decision.code)
@@ -130,7 +129,7 @@ def take_snapshot(
 
 
 def _proposer(
-    name: str, controller: Controller, quarantine: Quarantine, totals: Totals, memory_bytes: int
+    name: str, controller: Controller, quarantine: Quarantine, totals: Totals, memory_bytes: int, about: str
 ) -> ProposerSnapshot:
     return ProposerSnapshot(
         state=_state(name, quarantine),
@@ -141,6 +140,7 @@ def _proposer(
         draft_seconds=controller.cost.draft_points().get(name, {}),
         totals=replace(totals),
         memory_bytes=memory_bytes,
+        about=about,
     )
 
 
