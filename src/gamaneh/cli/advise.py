@@ -12,7 +12,7 @@ import typer
 
 from gamaneh.bench.advise.language import LANGUAGES, as_language
 from gamaneh.cli.command import command
-from gamaneh.cli.options import JsonFlag, ModelChoice, option_for
+from gamaneh.cli.options import ChatFlag, JsonFlag, ModelChoice, Temperature, TopK, TopP
 from gamaneh.cli.terminal import count_bar, notices, output, print_json
 from gamaneh.errors import InvalidOption
 from gamaneh.options import SamplingParams
@@ -42,15 +42,9 @@ class SamplingForAdvice:
     max_tokens: Annotated[
         int, typer.Option("--max-tokens", "-n", min=1, help="Most tokens of an answer, recorded ones included.")
     ] = TOKENS
-    temperature: Annotated[
-        float | None, option_for(SamplingParams, "temperature", "0 is greedy.", "--temperature", "-t")
-    ] = None
-    top_k: Annotated[int | None, option_for(SamplingParams, "top_k", "Keep the k most likely tokens; 0 keeps all.")] = (
-        None
-    )
-    top_p: Annotated[
-        float | None, option_for(SamplingParams, "top_p", "Keep the most likely tokens up to this sum.")
-    ] = None
+    temperature: Temperature = None
+    top_k: TopK = None
+    top_p: TopP = None
     seed: Annotated[int, typer.Option(help="The same seed gives the same tokens.")] = 0
 
     def __post_init__(self) -> None:
@@ -79,12 +73,7 @@ class WorkloadChoice:
     limit: Annotated[int, typer.Option(min=1, help="Take this many, from all categories and languages in turns.")] = (
         REQUESTS
     )
-    chat: Annotated[
-        bool | None,
-        typer.Option(
-            "--chat/--no-chat", help="Put prompts into the model's chat template.", show_default="if it has one"
-        ),
-    ] = None
+    chat: ChatFlag = None
     concurrency: Annotated[
         int | None, typer.Option(min=1, help="Requests at once in your service.", show_default="1, as an assumption")
     ] = None

@@ -11,7 +11,7 @@ import typer
 from rich.table import Table
 
 from gamaneh.cli.command import command
-from gamaneh.cli.options import JsonFlag, ModelChoice, ProposerChoice, SamplingChoice
+from gamaneh.cli.options import ChatFlag, JsonFlag, ModelChoice, ProposerChoice, SamplingChoice
 from gamaneh.cli.terminal import Tick, count_bar, output, print_json
 from gamaneh.errors import InvalidOption
 
@@ -42,12 +42,7 @@ def audit_losslessness(
     samples: Annotated[int, typer.Option(min=2, help="Draws of each prompt for the statistical test.")] = 64,
     sample_tokens: Annotated[int, typer.Option(min=2, help="Tokens of each draw.")] = 8,
     batch: Annotated[int, typer.Option(min=2, help="Most requests that run at once.")] = 16,
-    chat: Annotated[
-        bool | None,
-        typer.Option(
-            "--chat/--no-chat", help="Put prompts into the model's chat template.", show_default="if it has one"
-        ),
-    ] = None,
+    chat: ChatFlag = None,
     as_json: JsonFlag = False,
 ) -> None:
     """Check that speculation changes nothing of what the target writes, and show the evidence.

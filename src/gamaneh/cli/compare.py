@@ -11,7 +11,7 @@ import typer
 from rich.table import Table
 
 from gamaneh.cli.command import command
-from gamaneh.cli.options import JsonFlag, ModelChoice, ProposerChoice, SamplingChoice
+from gamaneh.cli.options import ChatFlag, JsonFlag, ModelChoice, ProposerChoice, SamplingChoice
 from gamaneh.cli.terminal import count_bar, output, print_json
 from gamaneh.errors import InvalidOption
 
@@ -38,12 +38,7 @@ def compare_modes(
         int | None,
         typer.Option(min=2, help="Answer all prompts once more, this many at a time.", show_default="do not"),
     ] = None,
-    chat: Annotated[
-        bool | None,
-        typer.Option(
-            "--chat/--no-chat", help="Put prompts into the model's chat template.", show_default="if it has one"
-        ),
-    ] = None,
+    chat: ChatFlag = None,
     as_json: JsonFlag = False,
 ) -> None:
     """Hold speculative decoding against plain: are the tokens the same, and how much sooner do they come?

@@ -14,6 +14,10 @@ from gamaneh.options import BRIDGES, RULE_NAMES, EngineOptions, SamplingParams, 
 Encode = Callable[[str], Sequence[int]]
 """Text to token ids, without special tokens."""
 
+ChatFlag = Annotated[
+    bool | None,
+    typer.Option("--chat/--no-chat", help="Put prompts into the model's chat template.", show_default="if it has one"),
+]
 JsonFlag = Annotated[bool, typer.Option("--json", help="Put one JSON object on the last line of standard output.")]
 
 
@@ -242,6 +246,11 @@ def _asking_for(proposer: str) -> str:
     return _flag(proposer) if proposer in _PROPOSERS else f"--proposer {proposer}"
 
 
+Temperature = Annotated[float | None, option_for(SamplingParams, "temperature", "0 is greedy.", "--temperature", "-t")]
+TopK = Annotated[int | None, option_for(SamplingParams, "top_k", "Keep the k most likely tokens; 0 keeps all.")]
+TopP = Annotated[float | None, option_for(SamplingParams, "top_p", "Keep the most likely tokens up to this sum.")]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SamplingChoice:
     """How tokens are chosen and when the output ends."""
@@ -252,15 +261,9 @@ class SamplingChoice:
     min_tokens: Annotated[int | None, option_for(SamplingParams, "min_tokens", "No end before this many tokens.")] = (
         None
     )
-    temperature: Annotated[
-        float | None, option_for(SamplingParams, "temperature", "0 is greedy.", "--temperature", "-t")
-    ] = None
-    top_k: Annotated[int | None, option_for(SamplingParams, "top_k", "Keep the k most likely tokens; 0 keeps all.")] = (
-        None
-    )
-    top_p: Annotated[
-        float | None, option_for(SamplingParams, "top_p", "Keep the most likely tokens up to this sum.")
-    ] = None
+    temperature: Temperature = None
+    top_k: TopK = None
+    top_p: TopP = None
     min_p: Annotated[
         float | None, option_for(SamplingParams, "min_p", "Keep tokens this likely, relative to the most likely.")
     ] = None

@@ -11,7 +11,7 @@ import typer
 
 from gamaneh.cli.advise import encoder, load_target
 from gamaneh.cli.command import command
-from gamaneh.cli.options import JsonFlag, ModelChoice
+from gamaneh.cli.options import ChatFlag, JsonFlag, ModelChoice
 from gamaneh.cli.terminal import notices, output, print_json
 from gamaneh.errors import GamanehError, InvalidOption
 
@@ -57,12 +57,7 @@ def replay_traffic(
         typer.Option(min=1, help="With --costs: requests at once; may be repeated.", show_default="1"),
     ] = None,
     largest_k: Annotated[int, typer.Option(min=1, max=64, help="Longest drafts.")] = LARGEST_K,
-    chat: Annotated[
-        bool | None,
-        typer.Option(
-            "--chat/--no-chat", help="Put prompts into the model's chat template.", show_default="if it has one"
-        ),
-    ] = None,
+    chat: ChatFlag = None,
     as_json: JsonFlag = False,
 ) -> None:
     """Replay recorded requests against proposers: what would they have guessed, and what would it have brought?
