@@ -65,6 +65,17 @@ class Dialect:
         return self.salt is not None or bool(self.forgetful)
 
 
+def _usual_series(prefix: str, **more: str) -> Series:
+    """The names that several servers have for what their drafts came to."""
+    return Series(
+        accepted=f"{prefix}spec_decode_num_accepted_tokens_total",
+        drafts=f"{prefix}spec_decode_num_drafts_total",
+        drafted=f"{prefix}spec_decode_num_draft_tokens_total",
+        accepted_at=f"{prefix}spec_decode_num_accepted_tokens_per_pos_total",
+        **more,
+    )
+
+
 GAMANEH = Dialect(
     name="gamaneh",
     owner="gamaneh",
@@ -72,11 +83,8 @@ GAMANEH = Dialect(
     plain={"speculation": {"enabled": False, "metrics": True}},
     speculative={"speculation": {"enabled": True, "metrics": True}},
     salt="cache_salt",
-    series=Series(
-        accepted="gamaneh_spec_decode_num_accepted_tokens_total",
-        drafts="gamaneh_spec_decode_num_drafts_total",
-        drafted="gamaneh_spec_decode_num_draft_tokens_total",
-        accepted_at="gamaneh_spec_decode_num_accepted_tokens_per_pos_total",
+    series=_usual_series(
+        "gamaneh_",
         offered_at="gamaneh_spec_decode_num_draft_tokens_per_pos_total",
         cpu_seconds="gamaneh_process_cpu_seconds_total",
         resident="gamaneh_process_peak_memory_bytes",
@@ -90,12 +98,7 @@ VLLM = Dialect(
     owner="vllm",
     prefix="vllm:",
     salt="cache_salt",
-    series=Series(
-        accepted="vllm:spec_decode_num_accepted_tokens_total",
-        drafts="vllm:spec_decode_num_drafts_total",
-        drafted="vllm:spec_decode_num_draft_tokens_total",
-        accepted_at="vllm:spec_decode_num_accepted_tokens_per_pos_total",
-    ),
+    series=_usual_series("vllm:"),
 )
 
 SGLANG = Dialect(
@@ -110,13 +113,7 @@ LLAMA_CPP = Dialect(
     owner="llamacpp",
     prefix="llamacpp:",
     forgetful={"cache_prompt": False},
-    series=Series(
-        accepted="llamacpp:spec_decode_num_accepted_tokens_total",
-        drafts="llamacpp:spec_decode_num_drafts_total",
-        drafted="llamacpp:spec_decode_num_draft_tokens_total",
-        emitted="llamacpp:tokens_predicted_total",
-        accepted_at="llamacpp:spec_decode_num_accepted_tokens_per_pos_total",
-    ),
+    series=_usual_series("llamacpp:", emitted="llamacpp:tokens_predicted_total"),
 )
 
 TGI = Dialect(
