@@ -2,37 +2,20 @@
 
 from __future__ import annotations
 
-import os
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from chromium import needs_chromium, open_chromium
 from report_runs import bare, run, sparse
 from selenium import webdriver
-from selenium.webdriver.chrome.service import Service as Driver
 
 from gamaneh.bench.report.language import Language
 from gamaneh.bench.report.page import write_page
 
-CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
+pytestmark = needs_chromium
 
-pytestmark = pytest.mark.skipif(
-    not (CHROMIUM and DRIVER) and "GAMANEH_REQUIRE_BROWSER" not in os.environ,
-    reason="chromium and chromedriver are not installed, and GAMANEH_REQUIRE_BROWSER is not set",
-)
-
-FLAGS = (
-    "--headless=new",
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-dev-shm-usage",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-)
 PHONE, DESK = 360, 1280
 
 RUNS = [
@@ -64,12 +47,7 @@ class Page:
 
 @pytest.fixture(scope="module")
 def page(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Page]:
-    options = webdriver.ChromeOptions()
-    options.binary_location = str(CHROMIUM)
-    for flag in FLAGS:
-        options.add_argument(flag)
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
-    driver = webdriver.Chrome(options=options, service=Driver(str(DRIVER)))
+    driver = open_chromium(browser="ALL")
     try:
         yield Page(driver, tmp_path_factory.mktemp("report"))
     finally:

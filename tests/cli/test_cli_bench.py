@@ -10,9 +10,9 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-import torch
 from typer.testing import CliRunner, Result
 
+from gamaneh import testing
 from gamaneh.bench.result import Equality, Run, read_run
 from gamaneh.cli import session
 from gamaneh.cli.bench import EXIT_PARTIAL, went_wrong
@@ -21,7 +21,7 @@ from gamaneh.cli.main import app
 from gamaneh.engine.assembly import build_engine
 from gamaneh.engine.engine import Engine
 from gamaneh.models.loading import LoadedModel
-from gamaneh.testing import TINY_CONFIGS, ByteTokenizer, tiny_decoder
+from gamaneh.testing import ByteTokenizer
 
 LINES = [
     {"id": "a", "category": "repeat", "language": "en", "prompt": "abcabcabcabc"},
@@ -42,16 +42,7 @@ class ChatBytes(ByteTokenizer):
 @pytest.fixture(autouse=True)
 def tiny_model(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every model that the command opens is the same tiny decoder."""
-    loaded = LoadedModel(
-        name="tiny",
-        path=Path("tiny"),
-        config=TINY_CONFIGS["llama"],
-        decoder=tiny_decoder("llama"),
-        tokenizer=ChatBytes(),  # type: ignore[arg-type]
-        dtype=torch.float32,
-        device=torch.device("cpu"),
-        weight_bytes=0,
-    )
+    loaded = testing.tiny_model(tokenizer=ChatBytes())
 
     def open_tiny(model: Any, proposer: Any, **limits: Any) -> tuple[LoadedModel, Engine]:
         return loaded, build_engine(loaded, None, proposer.speculation(), model.engine(kv_blocks=128, **limits))

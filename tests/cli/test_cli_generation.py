@@ -4,15 +4,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 from typer.testing import CliRunner, Result
 
+from gamaneh import testing
 from gamaneh.cli import session
 from gamaneh.cli.main import app
 from gamaneh.cli.options import ModelChoice, ProposerChoice
 from gamaneh.engine.llm import LLM
-from gamaneh.models.loading import LoadedModel
-from gamaneh.testing import TINY_CONFIGS, ByteTokenizer, tiny_decoder, tiny_heads
+from gamaneh.testing import ByteTokenizer, tiny_heads
 
 TINY = ("--model", "tiny")
 COMMON = ("-n", "12", "--ignore-eos")
@@ -28,16 +27,7 @@ class ChatBytes(ByteTokenizer):
 @pytest.fixture(autouse=True)
 def tiny_model(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every model that a command opens is the same tiny decoder."""
-    loaded = LoadedModel(
-        name="tiny",
-        path=Path("tiny"),
-        config=TINY_CONFIGS["llama"],
-        decoder=tiny_decoder("llama"),
-        tokenizer=ChatBytes(),  # type: ignore[arg-type]
-        dtype=torch.float32,
-        device=torch.device("cpu"),
-        weight_bytes=0,
-    )
+    loaded = testing.tiny_model(tokenizer=ChatBytes())
 
     def open_tiny(model: ModelChoice, proposer: ProposerChoice, *, max_batch: int = 1) -> LLM:
         heads = [tiny_heads(loaded, name.rpartition("/")[2]) for name in proposer.heads or ()]

@@ -8,20 +8,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 from typer.testing import CliRunner, Result
 
+from gamaneh import testing
 from gamaneh.cli import session
 from gamaneh.cli.main import app
 from gamaneh.cli.serve import ServerChoice
 from gamaneh.engine.assembly import build_engine
-from gamaneh.models.loading import LoadedModel
 from gamaneh.options import EngineOptions
 from gamaneh.server import lifecycle
 from gamaneh.server.auth import VARIABLE
 from gamaneh.server.config import ServerOptions
 from gamaneh.server.service import Service
-from gamaneh.testing import TINY_CONFIGS, ByteTokenizer, tiny_decoder
 
 DIGEST = "ab" * 32
 
@@ -39,16 +37,7 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> Iterator[Opened]:
     opened = Opened()
 
     def open_tiny(model: Any, proposer: Any, **limits: Any) -> Any:
-        loaded = LoadedModel(
-            name="tiny",
-            path=Path("tiny"),
-            config=TINY_CONFIGS["llama"],
-            decoder=tiny_decoder("llama"),
-            tokenizer=ByteTokenizer(),  # type: ignore[arg-type]
-            dtype=torch.float32,
-            device=torch.device("cpu"),
-            weight_bytes=0,
-        )
+        loaded = testing.tiny_model()
         return loaded, build_engine(loaded, None, proposer.speculation(), model.engine(**limits))
 
     def serve_on(server: lifecycle.Server, bound: object) -> bool:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
 
 import httpx
@@ -13,10 +12,10 @@ import pytest
 import torch
 from served import VOCAB, ChatBytes, Running, engine_for, serving
 
+from gamaneh import testing
 from gamaneh.engine.assembly import build_engine
-from gamaneh.models.loading import LoadedModel
 from gamaneh.options import EngineOptions, SpeculationOptions
-from gamaneh.testing import TINY_CONFIGS, hashed, tiny_decoder
+from gamaneh.testing import hashed
 
 PROMPTS = [
     "abcabcabcabcabc",
@@ -33,17 +32,7 @@ PROMPTS = [
 @pytest.fixture(scope="module")
 def adapting() -> Iterator[Running]:
     """A real (tiny) network in shape-invariant bfloat16, with lookup that adapts."""
-    decoder = tiny_decoder("llama", dtype=torch.bfloat16)
-    loaded = LoadedModel(
-        name="tiny",
-        path=Path("tiny"),
-        config=TINY_CONFIGS["llama"],
-        decoder=decoder,
-        tokenizer=ChatBytes(),  # type: ignore[arg-type]
-        dtype=torch.bfloat16,
-        device=torch.device("cpu"),
-        weight_bytes=decoder.nbytes(),
-    )
+    loaded = testing.tiny_model(dtype=torch.bfloat16, tokenizer=ChatBytes())
     options = EngineOptions(invariant=True, max_batch=8, step_tokens=128)
     engine = build_engine(loaded, None, SpeculationOptions(proposer="lookup"), options)
     with serving(engine) as running:

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import re
-import shutil
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -15,8 +13,8 @@ from typing import Any
 import httpx
 import pytest
 import uvicorn
+from chromium import needs_chromium, open_chromium
 from selenium import webdriver
-from selenium.webdriver.chrome.service import Service as Driver
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.remote.webelement import WebElement
@@ -30,25 +28,7 @@ from gamaneh.server.auth import Client, KeyRing
 from gamaneh.server.service import Service
 from gamaneh.testing import EOS_ID, ByteTokenizer, ScriptedProposer, ScriptedRunner, fixed_output, scripted_engine
 
-CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
-
-pytestmark = pytest.mark.skipif(
-    not (CHROMIUM and DRIVER) and "GAMANEH_REQUIRE_BROWSER" not in os.environ,
-    reason="chromium and chromedriver are not installed, and GAMANEH_REQUIRE_BROWSER is not set",
-)
-
-FLAGS = (
-    "--headless=new",
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-dev-shm-usage",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-    "--lang=en-US",
-    "--window-size=1280,900",
-)
+pytestmark = needs_chromium
 
 VOCAB = 300
 PROMPT = [1, 2, 3]
@@ -176,12 +156,9 @@ def served() -> Iterator[Playground]:
 
 @pytest.fixture(scope="module")
 def driver(tmp_path_factory: pytest.TempPathFactory) -> Iterator[webdriver.Chrome]:
-    options = webdriver.ChromeOptions()
-    options.binary_location = CHROMIUM or "chromium"
-    for flag in (*FLAGS, f"--user-data-dir={tmp_path_factory.mktemp('chromium')}"):
-        options.add_argument(flag)
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
-    driver = webdriver.Chrome(options, Driver(DRIVER))
+    profile = tmp_path_factory.mktemp("chromium")
+    flags = ("--lang=en-US", "--window-size=1280,900", f"--user-data-dir={profile}")
+    driver = open_chromium(*flags, browser="ALL", performance="ALL")
     yield driver
     driver.quit()
 

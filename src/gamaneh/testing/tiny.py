@@ -61,9 +61,14 @@ def tiny_decoder(
 
 
 def tiny_model(
-    family: str = "llama", *, seed: int = 0, dtype: torch.dtype = torch.float32, config: DecoderConfig | None = None
+    family: str = "llama",
+    *,
+    seed: int = 0,
+    dtype: torch.dtype = torch.float32,
+    config: DecoderConfig | None = None,
+    tokenizer: ByteTokenizer | None = None,
 ) -> LoadedModel:
-    """A tiny decoder with a byte tokenizer, as if it had been loaded from a file.
+    """A tiny decoder, as if it had been loaded from a file, with a byte tokenizer unless there is another.
 
     Raises:
         KeyError: `family` is not in `TINY_CONFIGS` and no `config` is given.
@@ -74,7 +79,7 @@ def tiny_model(
         path=Path(f"tiny-{family}-{seed}"),
         config=decoder.config,
         decoder=decoder,
-        tokenizer=ByteTokenizer(),  # type: ignore[arg-type]
+        tokenizer=tokenizer or ByteTokenizer(),  # type: ignore[arg-type]
         dtype=dtype,
         device=decoder.device,
         weight_bytes=decoder.nbytes(),
