@@ -51,8 +51,9 @@ llama: .venv-llama/.ready
 	@.venv-llama/bin/python -m pip install --quiet $(PIP_ARGS) xllamacpp==2026.10.11549 && touch $@ || \
 		{ rm -rf .venv-llama; echo "no llama.cpp could be fetched: its test is left out" >&2; }
 
+# A process for each core, each on one thread: two that use all cores wait for each other most of the time.
 test: lint model llama
-	$(BIN)/pytest
+	OMP_NUM_THREADS=1 OMP_WAIT_POLICY=PASSIVE $(BIN)/pytest -n logical --maxprocesses 4 --dist loadfile
 
 bench: $(READY)
 	@$(BIN)/python -m gamaneh.bench.speed
