@@ -25,6 +25,16 @@ class AnswerParser:
         """Tool calls that have begun."""
         return 0 if self._tools is None else self._tools.calls
 
+    @property
+    def reasoning_part(self) -> range:
+        """Which characters of the whole text are the reasoning, as far as that is certain."""
+        return range(0) if self._reasoning is None else self._reasoning.part
+
+    @property
+    def reasoning_ended(self) -> bool:
+        """Whether no more reasoning can come."""
+        return self._reasoning is None or self._reasoning.ended
+
     def feed(self, text: str) -> list[Said]:
         """Read more text and return what has become certain."""
         return self._said(Split(content=text) if self._reasoning is None else self._reasoning.feed(text))

@@ -13,6 +13,7 @@ from gamaneh.server.errors import invalid
 from gamaneh.server.events import Event, Job
 from gamaneh.server.said import message
 from gamaneh.server.schemas import ChatRequest, Message, ToolCall
+from gamaneh.server.token_places import TokenPlaces
 from gamaneh.server.tokens import SupportsTokens, finite, shown
 from gamaneh.server.writer import Delta
 
@@ -74,7 +75,11 @@ class ChatFormat:
 
     def __init__(self, request: ChatRequest, jobs: Sequence[Job], tokenizer: SupportsTokens, parts: Parts) -> None:
         logprobs = bool(request.logprobs)
-        self._choices = [_Choice(at, tokenizer, logprobs, parts) for at in range(len(jobs))]
+        self._choices = [_Choice(at, job, tokenizer, logprobs, parts) for at, job in enumerate(jobs)]
+
+    @property
+    def reasoning_tokens(self) -> int:
+        return sum(choice.reasoning_tokens for choice in self._choices)
 
     def deltas(self, event: Event, *, always: bool = False) -> list[Delta]:
         return self._choices[event.choice].add(event.output, always)
@@ -94,15 +99,23 @@ class ChatFormat:
 class _Choice:
     """One answer, as it comes."""
 
-    def __init__(self, index: int, tokenizer: SupportsTokens, logprobs: bool, parts: Parts) -> None:
+    def __init__(self, index: int, job: Job, tokenizer: SupportsTokens, logprobs: bool, parts: Parts) -> None:
         self._index, self._tokenizer, self._wants_logprobs = index, tokenizer, logprobs
         self._parts, self._parser = parts, parts.parser()
+        self._places = TokenPlaces(tokenizer, job.prompt)
         self._begun = False
+
+    @property
+    def reasoning_tokens(self) -> int:
+        """Tokens so far that hold text of the reasoning."""
+        return self._places.count(self._parser.reasoning_part)
 
     def add(self, output: StepOutput, always: bool) -> list[Delta]:
         """What one step says; with `always`, at least an empty delta."""
         ended = output.finish_reason is not None
         told = bool(self._wants_logprobs and output.logprobs)
+        if not self._parser.reasoning_ended:
+            self._places.add(output)
         said = [*self._greeting(), *self._said(output.text, ended)]
         if not said and (told or (always and not ended)):
             said = [{"content": ""}] if told else [{}]

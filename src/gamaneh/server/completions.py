@@ -21,6 +21,7 @@ class CompletionFormat:
 
     kind = "text_completion"
     chunk_kind = "text_completion"
+    reasoning_tokens = 0
 
     def __init__(self, request: CompletionRequest, jobs: Sequence[Job], tokenizer: SupportsTokens) -> None:
         self._choices = [_Choice(job, tokenizer, request) for job in jobs]

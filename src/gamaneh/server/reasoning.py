@@ -29,20 +29,36 @@ class ReasoningParser:
 
     def __init__(self, *, inside: bool = False) -> None:
         self._rest = ""
+        self._read = self._start = self._length = 0
         self._skipping = inside
         self._state: Callable[[], Split] = self._think if inside else self._begin
+
+    @property
+    def part(self) -> range:
+        """Which characters of the whole text are the reasoning, as far as that is certain."""
+        return range(self._start, self._start + self._length)
+
+    @property
+    def ended(self) -> bool:
+        """Whether no more reasoning can come."""
+        return self._state == self._answer
 
     def feed(self, text: str) -> Split:
         """Read more text and return what has become certain."""
         self._rest += text
-        return self._state()
+        self._read += len(text)
+        return self._counted(self._state())
 
     def finish(self) -> Split:
         """What was held back, when no more text comes."""
         rest, self._rest = self._rest, ""
         if self._skipping and not rest.strip(BLANKS):
             return Split()
-        return Split(reasoning=rest) if self._state == self._think else Split(content=rest)
+        return self._counted(Split(reasoning=rest) if self._state == self._think else Split(content=rest))
+
+    def _counted(self, split: Split) -> Split:
+        self._length += len(split.reasoning)
+        return split
 
     def _begin(self) -> Split:
         text = self._rest.lstrip(BLANKS)
@@ -57,6 +73,8 @@ class ReasoningParser:
 
     def _think(self) -> Split:
         self._skip()
+        if not self._length:
+            self._start = self._read - len(self._rest)
         before, found, after = self._rest.partition(CLOSE)
         if found:
             self._rest = after

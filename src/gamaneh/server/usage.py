@@ -73,7 +73,7 @@ class Tally:
     def prompt_tokens(self) -> int:
         return sum(len(self._answers.jobs[choice].prompt) for choice in self._firsts)
 
-    def usage(self) -> dict[str, Any]:
+    def usage(self, reasoning_tokens: int) -> dict[str, Any]:
         """The object `usage` of a response."""
         return {
             "prompt_tokens": self.prompt_tokens,
@@ -81,6 +81,7 @@ class Tally:
             "total_tokens": self.prompt_tokens + self.output_tokens,
             "prompt_tokens_details": {"cached_tokens": self._cached_tokens()},
             "completion_tokens_details": {
+                "reasoning_tokens": reasoning_tokens,
                 "accepted_prediction_tokens": sum(count.accepted for count in self._predictions),
                 "rejected_prediction_tokens": sum(count.rejected for count in self._predictions),
             },

@@ -23,6 +23,11 @@ class Format(Protocol):
     kind: str
     chunk_kind: str
 
+    @property
+    def reasoning_tokens(self) -> int:
+        """Tokens so far whose text was put as reasoning, of all answers."""
+        ...
+
     def deltas(self, event: Event, *, always: bool = False) -> list[Delta]:
         """What one event adds; the last of them has the finish reason if the answer has ended.
 
@@ -76,7 +81,7 @@ class Writer:
                 for chunk in self._chunks(event, last=not usage):
                     yield {**chunk, "usage": None} if usage else chunk
         if usage:
-            yield self._chunk([], usage=self.tally.usage(), **self._gamaneh(self._metrics()))
+            yield self._chunk([], usage=self.tally.usage(self.style.reasoning_tokens), **self._gamaneh(self._metrics()))
 
     async def whole(self) -> dict[str, Any]:
         """One response with everything.
