@@ -153,7 +153,7 @@ def setup(proposer: str, k: int | None) -> SideSetup:
 MACHINE = Machine("Made-up processor", 2, 16_000_000_000, 2, "3.11.9", "2.13.0")
 
 PROVENANCE = Provenance(
-    date="2026-11-29",
+    date="2026-11-29T08:05:09+00:00",
     command="gamaneh bench --model qwen2.5-coder-1.5b-instruct --draft-model qwen2.5-coder-0.5b-instruct",
     version="0.1.0",
     commit="0123abc",

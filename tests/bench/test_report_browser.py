@@ -100,6 +100,23 @@ def test_persian_text_runs_from_the_right(page: Page) -> None:
     assert name["right"] > (chart["left"] + chart["right"]) / 2
 
 
+def test_the_date_of_a_persian_page_reads_year_month_day_and_then_the_time(page: Page) -> None:
+    page.open("fa", DESK)
+    places = page.script(
+        """((parts) => {
+            const node = document.querySelector('header .soft').firstChild;
+            return parts.map((part) => {
+                const [range, from] = [new Range(), node.data.indexOf(part)];
+                range.setStart(node, from);
+                range.setEnd(node, from + part.length);
+                return range.getBoundingClientRect().left;
+            });
+        })(['۰۸', '۰۵', 'ساعتِ', '۲۰۲۶', '۱۱', '۲۹'])"""
+    )
+    hour, minute, word, year, month, day = places
+    assert hour < minute < word < year < month < day
+
+
 CONTRAST = """((selector) => {
     const parse = (color) => color.match(/[\\d.]+/g).slice(0, 3).map(Number);
     const light = (color) => {

@@ -184,6 +184,23 @@ def test_provenance_names_models_prompts_and_commit() -> None:
         assert part in texts
 
 
+@pytest.mark.parametrize(
+    ("code", "shown"),
+    [("en", "2026-11-29, 08:05 UTC"), ("fa", "\u2066۲۰۲۶-۱۱-۲۹\u2069 ساعتِ \u2066۰۸:۰۵ UTC\u2069")],
+)
+def test_a_moment_is_a_date_and_a_time_each_kept_from_left_to_right(code: str, shown: str) -> None:
+    language = Language(code)
+    assert [language.moment(f"2026-11-29T08:05{rest}") for rest in ("Z", ":09.25+00:00")] == [shown, shown]
+    texts = read(render(SETS["one"], language)).texts
+    assert shown in texts and any(shown in text for text in texts if text != shown)
+    assert not [text for text in texts if re.search(r"[0-9۰-۹]T[0-9۰-۹]", text)]
+
+
+@pytest.mark.parametrize("text", ["2026-11-29", "2026-11-29T08:05:09+03:30", "last week"])
+def test_a_date_that_is_no_moment_of_utc_loses_nothing(text: str) -> None:
+    assert Language("en").moment(text) == text
+
+
 def test_persian_figures_have_persian_digits() -> None:
     tables = re.findall(r'class="figure">(.*?)<', render(SETS["one"], Language("fa")))
     assert not [cell for cell in tables if re.search(r"(?<!P)[0-9]", cell) and not re.match(r"P\d\d", cell)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
@@ -14,6 +15,7 @@ _PERSIAN = str.maketrans("0123456789.%", "۰۱۲۳۴۵۶۷۸۹٫٪")
 _LEFT_TO_RIGHT, _END = "\u2066", "\u2069"
 _MISSING = "–"
 _UNITS = ("B", "kB", "MB", "GB", "TB")
+_MOMENT = re.compile(r"(\d{4}-\d\d-\d\d)T(\d\d:\d\d)\S*(?:\+00:00|Z)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +64,14 @@ class Language:
     def isolated(self, text: str) -> str:
         """A text that runs from left to right, whatever stands beside it."""
         return f"{_LEFT_TO_RIGHT}{text}{_END}" if self.rtl else text
+
+    def moment(self, text: str) -> str:
+        """A date; with its time to the minute where `text` is a moment of UTC as ISO 8601 writes it."""
+        found = _MOMENT.fullmatch(text)
+        if found is None:
+            return self.digits(text)
+        date, time = found.groups()
+        return self.say("moment", date=self.digits(date), time=self.digits(f"{time} UTC"))
 
     def number(self, value: float | None, places: int = 2) -> str:
         """With thousands apart and so many decimal places."""

@@ -76,7 +76,7 @@ def _style() -> str:
 
 def _header(entries: Sequence[Entry], language: Language, title: str) -> Markup:
     first = entries[0].run.provenance
-    made = language.say("made", date=language.digits(first.date), machine=machine_words(first.machine, language))
+    made = language.say("made", date=language.moment(first.date), machine=machine_words(first.machine, language))
     return tag(
         "header",
         tag("h1", title, dir="auto"),

@@ -28,7 +28,7 @@ def provenance(entries: Sequence[Entry], language: Language) -> Markup:
 def machine_words(machine: Machine, language: Language) -> str:
     """A machine in one line."""
     cores = language.say("cores", count=language.number(machine.cores, 0))
-    return language.listed((machine.processor, cores, language.bytes(machine.memory_bytes)))
+    return language.listed((language.isolated(machine.processor), cores, language.bytes(machine.memory_bytes)))
 
 
 def _box(entry: Entry, language: Language) -> Markup:
@@ -40,7 +40,7 @@ def _box(entry: Entry, language: Language) -> Markup:
 
 
 def _told(source: Provenance, language: Language) -> Iterator[tuple[str, str]]:
-    yield "date", language.digits(source.date)
+    yield "date", language.moment(source.date)
     yield "machine", machine_words(source.machine, language)
     yield "models", language.listed(_model(mark, language) for mark in source.models)
 
