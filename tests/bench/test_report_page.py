@@ -160,6 +160,12 @@ def test_survival_is_by_category_for_one_run_and_by_run_for_several() -> None:
     assert "lookup</span>" in joined.split("</ul>")[0]
 
 
+def test_a_chart_of_survival_says_below_it_why_it_may_rise(language: Language) -> None:
+    figure = render(SETS["one"], language).split(language.say("survival_title"), 1)[1].split("</figure>")[0]
+    assert "</svg>" in figure.split(language.say("survival_note"))[0]
+    assert language.say("survival_note") in figure.split("</svg>")[-1]
+
+
 def test_an_incomplete_run_says_so(language: Language) -> None:
     texts = read(render([bare()], language)).texts
     assert language.say("incomplete") in texts

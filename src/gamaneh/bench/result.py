@@ -78,6 +78,7 @@ class Speculation:
         tokens_per_round, tokens_per_round_macro: emitted / rounds, in the same two ways.
         accepted_per_draft: accepted / drafts.
         survival: element i: share of the drafts with at least i + 1 candidates whose first i + 1 were accepted.
+            Each counts only the drafts that are long enough for it, so that later elements may be larger.
         offered: element i: how many drafts that is, the denominator of `survival`.
     """
 

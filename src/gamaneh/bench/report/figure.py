@@ -47,6 +47,7 @@ class Figure:
         chart: the drawing.
         legend: the series in it.
         table: the figures that were drawn.
+        note: what must be known to read it right; stands below the drawing.
     """
 
     title: str
@@ -54,6 +55,7 @@ class Figure:
     chart: Markup
     legend: Sequence[Series]
     table: Table
+    note: str | None = None
 
     def html(self, language: Language) -> Markup:
         """The figure as an element."""
@@ -62,6 +64,7 @@ class Figure:
             tag("figcaption", tag("h3", self.title), tag("p", self.text)),
             legend(self.legend),
             self.chart,
+            tag("p", self.note, class_="soft") if self.note else None,
             folded(language.say("table"), self.table.html()),
             class_="card",
         )

@@ -58,7 +58,8 @@ def _figure(curves: Sequence[_Curve], language: Language) -> Figure:
     lines = [Line(curve.series, [_point(curve, *values, language) for values in curve.drawn]) for curve in curves]
     chart = line_chart(lines, x, share_axis(language.share), language, title)
     legend = [curve.series for curve in curves if curve.drawn]
-    return Figure(title, language.say("survival_text"), chart, legend, _table(curves, language))
+    text, note = language.say("survival_text"), language.say("survival_note")
+    return Figure(title, text, chart, legend, _table(curves, language), note)
 
 
 def _point(curve: _Curve, at: int, share: float, offered: int, language: Language) -> Point:

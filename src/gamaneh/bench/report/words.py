@@ -74,6 +74,8 @@ ENGLISH: Mapping[str, str] = {
     "share_axis": "share",
     "survival_title": "Survival of candidates",
     "survival_text": "Share of the drafts whose first candidates, up to this position, were all accepted.",
+    "survival_note": "Each position counts only the drafts that were long enough to reach it. Long drafts are those "
+    "that promised more, so a curve may rise.",
     "position": "position in the draft",
     "accepted": "accepted",
     "split_title": "Where the time went",
@@ -148,6 +150,7 @@ ENGLISH: Mapping[str, str] = {
     "draft_model": "draft model",
     "lookup": "prompt lookup",
     "suffix": "suffixes of earlier answers",
+    "grammar": "text that a grammar forces",
     "portfolio": "several, merged",
     "auto": "whichever pays",
     "early_exit": "early exit",
@@ -277,6 +280,8 @@ PERSIAN: Mapping[str, str] = {
     "share_axis": "سهم",
     "survival_title": "بقای نامزدها",
     "survival_text": "سهمِ پیش‌نویس‌هایی که نامزدهایشان تا این جایگاه همگی پذیرفته شدند.",
+    "survival_note": "هر جایگاه تنها پیش‌نویس‌هایی را می‌شمارد که به آن رسیده‌اند. پیش‌نویسِ بلند آنی است که امیدِ "
+    "بیشتری به آن بود؛ پس خم می‌تواند بالا هم برود.",
     "position": "جایگاه در پیش‌نویس",
     "accepted": "پذیرفته",
     "split_title": "زمان کجا رفت",
@@ -347,6 +352,7 @@ PERSIAN: Mapping[str, str] = {
     "draft_model": "مدلِ پیش‌نویس",
     "lookup": "جست‌وجو در پرسش",
     "suffix": "پسوندهای پاسخ‌های پیشین",
+    "grammar": "متنی که دستور زبان ناگزیر می‌کند",
     "portfolio": "چند تا، درهم‌آمیخته",
     "auto": "هرکدام که بصرفد",
     "early_exit": "خروجِ زودهنگام",

@@ -24,7 +24,8 @@ FORMULAS: Mapping[str, str] = {
     "tokens_per_round": "(accepted + 1) summed / rounds; 1 is plain decoding",
     "tokens_per_round_macro": "mean over the requests of emitted / rounds",
     "accepted_per_draft": "accepted / drafts",
-    "survival": "s_i = drafts whose first i candidates were all accepted / drafts with at least i candidates",
+    "survival": "s_i = drafts whose first i candidates were all accepted / drafts with at least i candidates; later "
+    "ones count longer drafts only, those that promised more, so that s_i may rise with i",
     "utilisation": "processor seconds / (seconds * cores)",
     "goodput": "requests (tokens) of those that met every objective / seconds; failed requests meet none",
     "cost_per_million": "price per hour / 3600 * 1,000,000 / tokens per second",
