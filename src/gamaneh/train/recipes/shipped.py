@@ -46,6 +46,13 @@ class Recipe:
         return replace(self, data=_scaled(self.data, "answer_minutes", factor), orders=tuple(orders))
 
 
+def _small_steps(minutes: float) -> LoopOptions:
+    """Many steps on few tokens each: in a time as short as this, heads learn more from them than from large ones."""
+    return LoopOptions(
+        epochs=100, minutes=minutes, batch_tokens=512, learning_rate=1e-3, validate_every=300, patience=20
+    )
+
+
 SHIPPED = Recipe(
     prompts=8000,
     data=DataOptions(
@@ -60,16 +67,16 @@ SHIPPED = Recipe(
     orders=(
         HeadsOrder(
             kind="medusa",
-            shape={"depth": 4},
+            shape={"depth": 3},
             draft_vocab=8192,
-            loop=LoopOptions(epochs=100, minutes=6, learning_rate=1e-3, validate_every=100, patience=20),
+            loop=_small_steps(minutes=6),
             command=COMMAND,
         ),
         HeadsOrder(
             kind="eagle",
-            shape={"depth": 4},
+            shape={"depth": 2},
             draft_vocab=8192,
-            loop=LoopOptions(epochs=100, minutes=16, learning_rate=1e-3, validate_every=100, patience=20),
+            loop=_small_steps(minutes=16),
             command=COMMAND,
         ),
     ),
