@@ -10,6 +10,9 @@ from typing import Any
 
 LOGGER = logging.getLogger("gamaneh.server")
 
+CONFIGURED = ("gamaneh", "uvicorn")
+"""Loggers of this package and of the web server."""
+
 FIELDS = "fields"
 """Attribute of a record that holds what is logged beside the message."""
 
@@ -34,7 +37,7 @@ def configure(level: str) -> None:
     """Send what this package and the web server log to standard error as JSON lines."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonLines())
-    for name in ("gamaneh", "uvicorn"):
+    for name in CONFIGURED:
         logger = logging.getLogger(name)
         logger.handlers, logger.propagate = [handler], False
         logger.setLevel(level.upper())
