@@ -7,7 +7,7 @@ import asyncio
 from served import Running
 
 from gamaneh.bench.http_client import HttpClient
-from gamaneh.bench.load import QUICK, measure_cell
+from gamaneh.bench.load_cells import QUICK, Arm, measure_cell
 from gamaneh.bench.prompt_set import load_prompts
 from gamaneh.bench.soak.findings import Effort
 from gamaneh.bench.soak.over_http import ServerSoak
@@ -28,7 +28,8 @@ def test_a_server_passes_the_soak(server: Running) -> None:
 def test_a_server_is_put_under_load(server: Running) -> None:
     async def go():
         async with HttpClient(server.url) as client:
-            return await measure_cell(client, "code", load_prompts()[:2], 2, QUICK)
+            arms = {"plain": Arm(client, False), "adaptive": Arm(client, True)}
+            return await measure_cell(arms, "code", load_prompts()[:2], 2, QUICK)
 
     cell = asyncio.run(go())
     assert cell.differences == 0

@@ -38,11 +38,13 @@ def build_engine(
     options: EngineOptions,
     measuring: Progress = lambda done, total: None,
     heads: Sequence[HeadsSource] = (),
+    proposers: bool = True,
 ) -> Engine:
     """An engine for these models.
 
     Args:
         heads: networks on top of the target, at most one set of each kind.
+        proposers: False builds none, whatever the options say of them: an engine that cannot speculate.
         measuring: called with the number of timed forwards and their total, where costs are measured.
 
     Raises:
@@ -61,7 +63,7 @@ def build_engine(
         ready.runner,
         ready.kv,
         target.tokenizer,
-        proposers=build_proposers(parts),
+        proposers=build_proposers(parts) if proposers else {},
         speculation=speculation,
         options=options,
     )
