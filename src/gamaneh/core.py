@@ -186,6 +186,37 @@ class ReasonCode(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class Failure:
+    """Why one proposer is in quarantine: the kind of failure, and what it was in words."""
+
+    proposer: str
+    fault: str
+    words: str
+
+
+@dataclass(frozen=True, slots=True)
+class ReasonDetails:
+    """What the words of a reason are made of, beside its code: for whoever puts them into another language.
+
+    Args:
+        proposers: those that it speaks of.
+        draft_length: that was found best; None where the reason names none.
+        kind: of request, trait by trait; where nothing is drafted, the kind that is drafted for.
+        chosen: the router chose the proposer, it was not asked for by name; None where that is not said.
+        failures: of the proposers in quarantine.
+    """
+
+    proposers: tuple[str, ...] = ()
+    draft_length: int | None = None
+    kind: tuple[str, ...] = ()
+    chosen: bool | None = None
+    failures: tuple[Failure, ...] = ()
+
+
+NO_DETAILS = ReasonDetails()
+
+
+@dataclass(frozen=True, slots=True)
 class TokenLogprob:
     """The target's own log-probability of one token, and of the most likely ones beside it."""
 
@@ -209,7 +240,7 @@ class StepReport:
 
     `draft_seconds` and `verify_seconds` are the durations of the whole batch's draft and verify,
     not a share of them. `decision` is the draft length that the controller allowed. `shares` tell
-    whose candidates they were, where several proposers made the draft.
+    whose candidates they were, where several proposers made the draft. `details` are what `reason` is made of.
     """
 
     request_id: str
@@ -227,6 +258,7 @@ class StepReport:
     reason: str
     reason_code: ReasonCode
     shares: tuple[Share, ...] = ()
+    details: ReasonDetails = NO_DETAILS
 
     @property
     def by_source(self) -> tuple[Share, ...]:
@@ -448,3 +480,5 @@ PLAIN = "none"
 
 AUTO = "auto"
 """Asks for whichever proposer pays in each round."""
+        details: what the words are made of.
+    details: ReasonDetails = NO_DETAILS

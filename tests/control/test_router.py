@@ -6,7 +6,7 @@ import pytest
 
 from gamaneh.control.quarantine import Quarantine
 from gamaneh.control.router import LONG_PROMPT, USUAL_OUTPUT, Features, Router
-from gamaneh.core import AUTO, PLAIN, Needs, ReasonCode
+from gamaneh.core import AUTO, PLAIN, Failure, Needs, ReasonCode
 
 
 def features(**more) -> Features:
@@ -38,6 +38,7 @@ def test_a_proposer_in_quarantine_is_left_out_and_the_reason_given() -> None:
     route = under_test.routes("drafter", features())[0]
     assert (route.proposer, route.code) == (PLAIN, ReasonCode.QUARANTINE)
     assert "RuntimeError: broken" in route.reason
+    assert route.details.failures == (Failure("drafter", "error", "RuntimeError: broken"),)
 
 
 def test_plain_decoding_is_given_where_it_was_asked_for() -> None:
@@ -50,6 +51,22 @@ def test_the_last_token_is_not_drafted() -> None:
 
 def test_auto_without_proposers_is_plain() -> None:
     assert names(Router(Quarantine(), {}).routes(AUTO, features())) == [PLAIN]
+
+
+class TestGrammar:
+    """A proposer that needs a grammar gets requests with one and no others."""
+
+    router = Router(Quarantine(), {"copier": Needs(), "forced": Needs(grammar=True)})
+
+    @pytest.mark.parametrize(("grammar", "there"), [(True, ["copier", "forced"]), (False, ["copier"])])
+    def test_auto_offers_it_where_there_is_one(self, grammar: bool, there: list[str]) -> None:
+        assert names(self.router.routes(AUTO, features(grammar=grammar))) == there
+
+    def test_a_request_that_asks_for_it_by_name_is_told_why_it_is_plain(self) -> None:
+        assert names(self.router.routes("forced", features(grammar=True))) == ["forced"]
+        (route,) = self.router.routes("forced", features())
+        assert (route.proposer, route.code) == (PLAIN, ReasonCode.NO_DRAFT)
+        assert route.reason == "forced drafts for requests with a grammar only"
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from gamaneh.control.quarantine import FIRST_ROUNDS, Fault
-from gamaneh.core import PLAIN, Draft, ReasonCode, StepReport
+from gamaneh.core import PLAIN, Draft, ReasonCode, ReasonDetails, StepReport
 from gamaneh.engine.calibration import calibrate
 from gamaneh.engine.engine import Engine
 from gamaneh.options import EngineOptions, SamplingParams, SpeculationOptions
@@ -191,7 +191,10 @@ class TestSnapshot:
         assert proposer.totals.accepted <= proposer.totals.drafted
         assert proposer.survival[0].bound < proposer.survival[0].estimate
         assert (request.proposer, request.code) == ("scripted", ReasonCode.PAYS)
-        assert request.reason
+        assert request.reason == (
+            f"scripted asked for by a request (greedy, short prompt); best measured rate at {request.depth}"
+        )
+        assert request.details == ReasonDetails(("scripted",), request.depth, ("greedy", "short prompt"), chosen=False)
         assert snapshot.verify_seconds[16] == pytest.approx(PLAIN_SECONDS)
 
     def test_it_tells_of_a_quarantine(self) -> None:
@@ -199,7 +202,7 @@ class TestSnapshot:
         engine.quarantine.report("scripted", "RuntimeError: broken")
         proposer = engine.steering.snapshot().proposers["scripted"]
         assert (proposer.state, proposer.rounds_left) == ("quarantine", FIRST_ROUNDS)
-        assert proposer.reason == "RuntimeError: broken"
+        assert (proposer.reason, proposer.fault) == ("RuntimeError: broken", "error")
         assert proposer.failures == {"error": 1}
 
     def test_requests_that_ended_are_not_in_it(self) -> None:

@@ -8,12 +8,14 @@ import re
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import asdict
 from typing import Any
 
 import httpx
 import pytest
 import uvicorn
 from chromium import needs_chromium, open_chromium
+from decisions import decisions
 from selenium import webdriver
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
@@ -21,6 +23,8 @@ from selenium.webdriver.remote.webelement import WebElement
 from selenium.webdriver.support.ui import Select, WebDriverWait
 from torch import Tensor
 
+from gamaneh.control.quarantine import Fault
+from gamaneh.core import Decision, ReasonCode
 from gamaneh.engine.async_engine import AsyncEngine
 from gamaneh.options import SpeculationOptions
 from gamaneh.server.app import build_app
@@ -68,6 +72,7 @@ class Playground:
         speculation = SpeculationOptions(proposer="scripted", draft_length=4)
         runner = ScriptedRunner(lambda history: self.voice(history), VOCAB)
         engine = scripted_engine(runner, ChatTokenizer(), proposer=proposer, speculation=speculation)
+        engine.steering.leaves_out_slow = False  # how busy the machine is must not change what is shown
         self.service = Service(AsyncEngine(engine), ChatTokenizer(), "scripted-model")
         self.address = ""
 
@@ -213,6 +218,13 @@ def shown_tokens(address: str) -> list[dict[str, Any]]:
     return [each for each in told(address) if each["text"]]
 
 
+def reasons(page: Page, made: Sequence[Decision]) -> list[str]:
+    """What the page says of these decisions, in its language."""
+    told = [{"reason": each.reason, "code": each.code, "details": asdict(each.details)} for each in made]
+    said: list[str] = page.module("reasons.js", f"{json.dumps(told)}.map(module.reasonOf)")
+    return said
+
+
 def placeholders(text: str) -> set[str]:
     return set(re.findall(r"\{\w+\}", text))
 
@@ -351,6 +363,49 @@ def test_answer_comes_with_the_reasons_of_its_rounds(page: Page) -> None:
     assert "draft length fixed" in page.find(".lane details").text
 
 
+def test_all_reasons_are_tried() -> None:
+    assert {each.code for each in decisions()} == set(ReasonCode)
+
+
+def test_reasons_in_english_are_those_of_the_server(page: Page) -> None:
+    assert reasons(page, decisions()) == [each.reason for each in decisions()]
+
+
+def test_reasons_in_persian_are_persian_but_for_names(page: Page) -> None:
+    page.open("fa")
+    said = reasons(page, decisions())
+    others = [re.sub("\u2068.*?\u2069|KV", "", each) for each in said]
+    assert all(re.search("[\u0600-\u06ff]{2}", each) for each in others)
+    assert [each for each in others if re.search("[A-Za-z0-9{}]", each)] == []
+    assert len(set(said)) == len({(each.code, each.details) for each in decisions()})
+
+
+@pytest.mark.parametrize("fault", Fault)
+def test_failures_of_proposers_are_told_in_persian(page: Page, fault: Fault) -> None:
+    page.open("fa")
+    state = json.dumps({"state": "quarantine", "reason": "OSError: gone", "fault": fault})
+    text = page.module("state.js", f"module.explain({state}).textContent")
+    assert re.search("[\u0600-\u06ff]{2}", text)
+    assert ("OSError: gone" in text) is (fault is not Fault.SLOW)
+    assert "fault" not in text
+
+
+def test_reasons_of_an_answer_change_with_the_language(page: Page) -> None:
+    page.run()
+    page.find(".lane summary").click()
+    page.find("#language").click()
+    assert "طول پیش‌نویس را یک گزینه ثابت کرده است" in page.find(".lane details").text
+    assert "draft length fixed" not in page.find(".lane details").text
+
+
+def test_what_reasons_are_made_of_is_not_shown_beside_them(page: Page) -> None:
+    page.run()
+    page.find(".lane summary").click()
+    names = [each.text for each in page.all(".lane details dt")]
+    assert "reason" in names
+    assert not {"code", "details"} & set(names)
+
+
 def test_proposers_of_the_server_can_be_chosen(page: Page) -> None:
     assert "scripted" in [option.get_attribute("value") for option in Select(page.find("#proposer")).options]
 
@@ -427,9 +482,8 @@ def test_key_is_asked_for_and_used(page: Page, served: Playground) -> None:
 def test_busy_server_is_told_in_words(page: Page, served: Playground) -> None:
     with crowded(served.service):
         page.run()
-    assert (
-        page.find("#problem").text == f"The server is busy. Try again in {served.service.gate.retry_after()} seconds."
-    )
+        seconds = served.service.gate.retry_after()
+    assert page.find("#problem").text == f"The server is busy. Try again in {seconds} seconds."
 
 
 def test_refusal_repeats_the_words_of_the_server(page: Page) -> None:

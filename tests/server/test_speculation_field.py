@@ -83,6 +83,17 @@ class TestMetrics:
         assert sum(metrics["tokens_by_origin"].values()) == ASKED["max_tokens"]
         assert metrics["rules"] == ["match"] and metrics["exact"] is True
 
+    def test_reasons_come_with_what_they_are_made_of(self, server: Running) -> None:
+        (reason,) = told(server)["reasons"]
+        assert (reason["reason"], reason["code"]) == ("draft length fixed by option", "fixed")
+        assert reason["details"] == {
+            "proposers": [],
+            "draft_length": None,
+            "kind": [],
+            "chosen": None,
+            "failures": [],
+        }
+
     def test_times_are_told(self, server: Running) -> None:
         metrics = told(server)
         assert all(metrics["seconds"][name] > 0 for name in ("queued", "prefill", "decode", "draft", "verify"))

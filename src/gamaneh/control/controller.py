@@ -19,7 +19,7 @@ from gamaneh.control.cost import CostModel
 from gamaneh.control.probing import PROBE_DEPTH, ProbeBudget
 from gamaneh.control.round import Candidate, Offer, RoundEstimate, estimate
 from gamaneh.control.router import Route
-from gamaneh.core import EMPTY_DRAFT, PLAIN, Decision, Draft, ReasonCode, StepReport
+from gamaneh.core import EMPTY_DRAFT, NO_DETAILS, PLAIN, Decision, Draft, ReasonCode, ReasonDetails, StepReport
 
 MARGIN = 1.05
 """Gain over plain decoding that a request has to promise to begin drafting; it goes on down to 1."""
@@ -234,21 +234,21 @@ class Controller:
     def _decision(self, candidate: Candidate, outlook: Outlook) -> Decision:
         request_id, first, probe = candidate.request_id, candidate.routes[0], self._probe
         if first.proposer == PLAIN:
-            return _plain(first.reason, first.code)
+            return _plain(first.reason, first.code, first.details)
         if candidate.fixed is not None:
             return _fixed(candidate, outlook)
         if probe is not None and probe.request_id == request_id:
-            return _draft(probe.route, probe.depth, f"{probe.route.proposer} is probed", ReasonCode.PROBE)
+            return _probe(probe)
         if request_id in outlook.depths:
-            route, depth = outlook.offers[request_id].route, outlook.depths[request_id]
-            return _draft(route, depth, f"{route.reason}; best measured rate at {depth}", ReasonCode.PAYS)
+            return _pays(outlook.offers[request_id].route, outlook.depths[request_id])
         return self._no_draft(candidate, outlook)
 
     def _no_draft(self, candidate: Candidate, outlook: Outlook) -> Decision:
         offer = outlook.offers.get(candidate.request_id)
         if offer is None:
-            names = " and ".join(route.proposer for route in candidate.routes)
-            return _plain(f"{names}: nothing to offer, or not promising", ReasonCode.NO_DRAFT)
+            names = tuple(route.proposer for route in candidate.routes)
+            reason = f"{' and '.join(names)}: nothing to offer, or not promising"
+            return _plain(reason, ReasonCode.NO_DRAFT, ReasonDetails(names))
         if outlook.batch.size > 1 and self._pays_alone(candidate, offer):
             return _plain("drafting would pay for this request alone, but not in this batch", ReasonCode.LOAD)
         return _plain("plain decoding is faster by measurement", ReasonCode.NO_GAIN)
@@ -282,9 +282,19 @@ def _fixed(candidate: Candidate, outlook: Outlook) -> Decision:
     return _draft(route, route.allowed(depth), "draft length fixed by option", ReasonCode.FIXED)
 
 
-def _draft(route: Route, depth: int, reason: str, code: ReasonCode) -> Decision:
-    return Decision(route.proposer if depth else PLAIN, depth, depth * route.branching, reason, code)
+def _probe(probe: Probe) -> Decision:
+    name = probe.route.proposer
+    return _draft(probe.route, probe.depth, f"{name} is probed", ReasonCode.PROBE, ReasonDetails((name,)))
 
 
-def _plain(reason: str, code: ReasonCode) -> Decision:
-    return Decision(PLAIN, 0, 0, reason, code)
+def _pays(route: Route, depth: int) -> Decision:
+    details = replace(route.details, draft_length=depth)
+    return _draft(route, depth, f"{route.reason}; best measured rate at {depth}", ReasonCode.PAYS, details)
+
+
+def _draft(route: Route, depth: int, reason: str, code: ReasonCode, details: ReasonDetails = NO_DETAILS) -> Decision:
+    return Decision(route.proposer if depth else PLAIN, depth, depth * route.branching, reason, code, details)
+
+
+def _plain(reason: str, code: ReasonCode, details: ReasonDetails = NO_DETAILS) -> Decision:
+    return Decision(PLAIN, 0, 0, reason, code, details)

@@ -79,6 +79,10 @@ class Quarantine:
         """Whether the proposer is used again, and its last failure is not forgotten yet."""
         return proposer in self._cases and self.allows(proposer)
 
+    def fault(self, proposer: str) -> Fault | None:
+        """Of which kind the proposer's last failure was; None with a clear record."""
+        return self._cases[proposer].fault if proposer in self._cases else None
+
     def reason(self, proposer: str) -> str:
         """What the proposer's last failure was; empty with a clear record."""
         return self._cases[proposer].reason if proposer in self._cases else ""

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from gamaneh.control.quarantine import Quarantine
-from gamaneh.core import AUTO, PLAIN, Needs, ReasonCode
+from gamaneh.core import AUTO, NO_DETAILS, PLAIN, Failure, Needs, ReasonCode, ReasonDetails
 
 LONG_PROMPT = 512
 """Tokens from which on a prompt counts as long: there is much to copy from, and much for a draft model to read."""
@@ -44,11 +44,16 @@ class Features:
     trees: bool = True
 
     @property
-    def kind(self) -> str:
-        """Requests of one kind are expected to be drafted equally well."""
+    def traits(self) -> tuple[str, ...]:
+        """What matters for how well drafts are accepted."""
         choice = "greedy" if self.greedy else "sampled"
         length = "long prompt" if self.prompt_len >= LONG_PROMPT else "short prompt"
-        return ", ".join([choice, length, *(["grammar"] if self.grammar else [])])
+        return (choice, length, "grammar") if self.grammar else (choice, length)
+
+    @property
+    def kind(self) -> str:
+        """Requests of one kind are expected to be drafted equally well."""
+        return ", ".join(self.traits)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +67,7 @@ class Route:
         instant: its drafts cost next to nothing and can be looked at first.
         branching: candidates per level of its drafts.
         max_depth: longest draft that it can make; None for any length.
+        details: what the words are made of.
     """
 
     proposer: str
@@ -70,6 +76,7 @@ class Route:
     instant: bool = False
     branching: int = 1
     max_depth: int | None = None
+    details: ReasonDetails = NO_DETAILS
 
     def allowed(self, depth: int) -> int:
         """This draft length, or the longest one that the proposer can make."""
@@ -96,10 +103,8 @@ class Router:
         names = list(self.proposers) if wanted == AUTO else [wanted]
         healthy = [name for name in names if self.quarantine.allows(name)]
         if not healthy:
-            return (Route(PLAIN, self._why_none(names), ReasonCode.QUARANTINE),)
-        chosen = "chosen for" if wanted == AUTO else "asked for by"
-        reason = f"{chosen} a request ({features.kind})"
-        return tuple(self._route(name, reason, features.trees) for name in healthy)
+            return (self._no_route(names),)
+        return tuple(self._route(name, features, chosen=wanted == AUTO) for name in healthy)
 
     def expected_tokens(self, features: Features) -> float:
         """Tokens that the request is expected still to emit: the usual output, the output so far again, its limit."""
@@ -110,11 +115,17 @@ class Router:
         """An output of `emitted` tokens came to its end."""
         self._usual_output += (1.0 - HISTORY_FADE) * (emitted - self._usual_output)
 
-    def _route(self, name: str, reason: str, trees: bool) -> Route:
+    def _route(self, name: str, features: Features, *, chosen: bool) -> Route:
         needs = self.proposers[name]
-        branching = needs.branching if trees else 1
-        return Route(name, f"{name} {reason}", ReasonCode.PAYS, needs.instant, branching, needs.max_depth)
+        branching = needs.branching if features.trees else 1
+        reason = f"{name} {'chosen for' if chosen else 'asked for by'} a request ({features.kind})"
+        details = ReasonDetails((name,), kind=features.traits, chosen=chosen)
+        return Route(name, reason, ReasonCode.PAYS, needs.instant, branching, needs.max_depth, details)
 
-    def _why_none(self, names: list[str]) -> str:
-        reasons = (f"{name} is in quarantine: {self.quarantine.reason(name)}" for name in names)
-        return "; ".join(reasons) or "there is no proposer"
+    def _no_route(self, names: list[str]) -> Route:
+        failures = tuple(
+            Failure(name, self.quarantine.fault(name) or "", self.quarantine.reason(name)) for name in names
+        )
+        reasons = (f"{each.proposer} is in quarantine: {each.words}" for each in failures)
+        reason = "; ".join(reasons) or "there is no proposer"
+        return Route(PLAIN, reason, ReasonCode.QUARANTINE, details=ReasonDetails(tuple(names), failures=failures))

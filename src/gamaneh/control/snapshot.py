@@ -10,7 +10,7 @@ from gamaneh.control.acceptance import CAUTION, Source
 from gamaneh.control.controller import Controller
 from gamaneh.control.probing import PROBE_SHARE
 from gamaneh.control.quarantine import Quarantine
-from gamaneh.core import ReasonCode, StepReport
+from gamaneh.core import Decision, ReasonCode, ReasonDetails, StepReport
 
 State = Literal["ready", "quarantine", "probation"]
 
@@ -56,6 +56,7 @@ class ProposerSnapshot:
     Args:
         state: `probation` is ready again after a quarantine, and not cleared yet.
         reason: of the last failure, in words; empty with a clear record.
+        fault: the kind of that failure; empty with a clear record.
         rounds_left: until it is tried again.
         failures: by fault.
         draft_seconds: expected seconds by draft length.
@@ -65,6 +66,7 @@ class ProposerSnapshot:
 
     state: State
     reason: str
+    fault: str
     rounds_left: int
     failures: Mapping[str, int]
     survival: tuple[SurvivalSnapshot, ...]
@@ -76,12 +78,13 @@ class ProposerSnapshot:
 
 @dataclass(frozen=True, slots=True)
 class RequestSnapshot:
-    """What a running request does in this round, and why."""
+    """What a running request does in this round, and why: in words, and what those are made of."""
 
     proposer: str
     depth: int
     reason: str
     code: ReasonCode
+    details: ReasonDetails
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,14 +121,15 @@ def take_snapshot(
         proposers={
             name: _proposer(name, controller, quarantine, totals[name], memory[name], about[name]) for name in totals
         },
-        requests={
-            request_id: RequestSnapshot(decision.proposer, decision.depth, decision.reason, decision.code)
-            for request_id, decision in controller.decisions.items()
-        },
+        requests={request_id: _request(decision) for request_id, decision in controller.decisions.items()},
         verify_seconds=controller.cost.verify.curve.points(),
         probe_share=PROBE_SHARE,
         probe_credit_seconds=controller.budget.credit,
     )
+
+
+def _request(decision: Decision) -> RequestSnapshot:
+    return RequestSnapshot(decision.proposer, decision.depth, decision.reason, decision.code, decision.details)
 
 
 def _proposer(
@@ -134,6 +138,7 @@ def _proposer(
     return ProposerSnapshot(
         state=_state(name, quarantine),
         reason=quarantine.reason(name),
+        fault=quarantine.fault(name) or "",
         rounds_left=quarantine.rounds_left(name),
         failures={fault.value: count for (proposer, fault), count in quarantine.counts.items() if proposer == name},
         survival=tuple(_survival(controller, Source(name, grade)) for grade in controller.acceptance.grades(name)),

@@ -295,6 +295,7 @@ class Engine:
             reason=item.decision.reason,
             reason_code=item.decision.code,
             shares=shares(draft, verdict),
+            details=item.decision.details,
         )
 
     def _deliver(self, round_: Round) -> None:

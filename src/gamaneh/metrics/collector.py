@@ -4,8 +4,18 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
-from gamaneh.core import StepReport
+from gamaneh.core import ReasonCode, ReasonDetails, StepReport
+
+
+class Why(NamedTuple):
+    """What drafted in a round and why: in words, and what those are made of."""
+
+    proposer: str
+    reason: str
+    code: ReasonCode
+    details: ReasonDetails
 
 
 @dataclass(slots=True)
@@ -16,7 +26,7 @@ class SpeculationStats:
         rounds: verifications of one request; drafts: those with a draft.
         accepted_at: accepted_at[i] counts drafts whose first i + 1 candidates were all accepted.
         offered_at: offered_at[i] counts drafts with at least i + 1 candidates on their longest path.
-        decisions: rounds by (proposer, reason).
+        decisions: rounds by what drafted and why.
         drafted_by, accepted_by: candidates by the proposer that they came from.
     """
 
@@ -29,7 +39,7 @@ class SpeculationStats:
     verify_seconds: float = 0.0
     accepted_at: Counter[int] = field(default_factory=Counter)
     offered_at: Counter[int] = field(default_factory=Counter)
-    decisions: Counter[tuple[str, str]] = field(default_factory=Counter)
+    decisions: Counter[Why] = field(default_factory=Counter)
     drafted_by: Counter[str] = field(default_factory=Counter)
     accepted_by: Counter[str] = field(default_factory=Counter)
 
@@ -44,7 +54,7 @@ class SpeculationStats:
         self.verify_seconds += report.verify_seconds / report.batch_size
         self.accepted_at.update(range(report.accepted))
         self.offered_at.update(range(report.depth))
-        self.decisions[report.proposer, report.reason] += 1
+        self.decisions[Why(report.proposer, report.reason, report.reason_code, report.details)] += 1
         for share in report.by_source:
             self.drafted_by[share.proposer] += share.drafted
             self.accepted_by[share.proposer] += share.accepted

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from dataclasses import asdict
 from typing import Any
 
 from gamaneh.core import Origin, StepOutput
 from gamaneh.engine.async_engine import RequestStream
 from gamaneh.engine.detokenizer import Detokenizer
 from gamaneh.engine.request_stats import RequestStats, accepted_histogram
-from gamaneh.metrics.collector import SpeculationStats
+from gamaneh.metrics.collector import SpeculationStats, Why
 from gamaneh.options import SpeculationOptions
 from gamaneh.sampling.rules import RULES
 from gamaneh.server.events import Event, Job
@@ -74,12 +75,11 @@ def _speedup(stats: Sequence[RequestStats]) -> float | None:
 
 def _reasons(rounds: Iterable[SpeculationStats]) -> list[dict[str, Any]]:
     """Why rounds were as they were, the most frequent first."""
-    decisions: Counter[tuple[str, str]] = Counter()
+    decisions: Counter[Why] = Counter()
     for each in rounds:
         decisions.update(each.decisions)
     return [
-        {"proposer": proposer, "reason": reason, "rounds": count}
-        for (proposer, reason), count in decisions.most_common()
+        {**why._asdict(), "details": asdict(why.details), "rounds": count} for why, count in decisions.most_common()
     ]
 
 

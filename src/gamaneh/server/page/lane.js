@@ -44,7 +44,6 @@ export class Lane {
     for await (const part of complete(request, signal)) {
       this.answer.add(part);
       this.view.add(part.tokens);
-      if (part.speculation) this.#explain(part.speculation);
       this.show();
       this.onChange();
     }
@@ -52,6 +51,7 @@ export class Lane {
 
   show() {
     for (const [name, figure] of Object.entries(FIGURES)) this.values[name].textContent = figure(this.answer);
+    if (this.answer.told) this.#explain(this.answer.told);
   }
 
   #explain(speculation) {

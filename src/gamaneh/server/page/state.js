@@ -1,9 +1,11 @@
 /** Anything that the server tells about itself, as nested lists of names and values. */
 
+import { knows, reasonOf } from "./reasons.js";
 import { number, say } from "./text.js";
 import { make } from "./tokens.js";
 
 const WORDS = new Set(["reason", "reasons", "why"]);
+const INGREDIENTS = new Set(["code", "details", "fault"]); // of a reason, which are not shown beside it
 
 /** A JSON value as an element. */
 export function explain(value) {
@@ -24,8 +26,10 @@ function word(value) {
 function explainObject(object) {
   const list = make("dl", { className: "state" });
   for (const [key, value] of Object.entries(object)) {
+    if (INGREDIENTS.has(key)) continue;
     const name = make("dt", { textContent: key.replaceAll("_", " "), lang: "en", dir: "ltr" });
-    list.append(name, make("dd", { className: WORDS.has(key) ? "reason" : "" }, explain(value)));
+    const content = key === "reason" && knows(object) ? make("bdi", { textContent: reasonOf(object) }) : explain(value);
+    list.append(name, make("dd", { className: WORDS.has(key) ? "reason" : "" }, content));
   }
   return list;
 }
