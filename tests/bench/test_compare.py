@@ -8,8 +8,10 @@ import pytest
 from gamaneh.bench.compare import Case, compare
 from gamaneh.bench.comparison import Setup
 from gamaneh.core import ReasonCode, StepReport, TokenLogprob
+from gamaneh.engine.llm import LLM
 from gamaneh.errors import InvalidRequest
-from gamaneh.options import SamplingParams
+from gamaneh.options import SamplingParams, SpeculationOptions
+from gamaneh.testing import tiny_model
 
 GREEDY = SamplingParams(max_tokens=8)
 SETUP = Setup(
@@ -48,9 +50,11 @@ class StubModel:
         self.name = name
         self.asked: list[tuple[str, str]] = [] if asked is None else asked
         self.references: list[object] = []
+        self.salts: list[str] = []
         self.batches: list[int] = []
 
-    def generate(self, prompts: Sequence[Any], params: Any, *, references: Any = None) -> list[Any]:
+    def generate(self, prompts: Sequence[Any], params: Any, *, references: Any = None, salt: str = "") -> list[Any]:
+        self.salts += [salt] * len(prompts)
         self.asked += [(self.name, prompt) for prompt in prompts]
         self.references += references
         self.batches.append(len(prompts))
@@ -135,6 +139,26 @@ def test_a_pair_is_swapped_from_one_prompt_to_the_next_after_a_warm_up() -> None
         ("fast", "C"),
         ("plain", "C"),
     ]
+
+
+def test_the_warm_up_and_a_case_that_comes_again_have_salts_of_their_own() -> None:
+    plain, speculative = StubModel(answers(9.0)), StubModel(answers(5.0))
+    compare(plain, speculative, [*CASES, CASES[1]], GREEDY, SETUP)
+
+    assert plain.salts == speculative.salts == ["warm-up", "0", "0", "0", "1"]
+
+
+def test_a_store_of_answers_does_not_know_the_first_prompt_from_the_warm_up() -> None:
+    remembering = SpeculationOptions(proposer="suffix", draft_length=4)
+    llm = LLM(tiny_model(), speculation=remembering)
+    params = SamplingParams(max_tokens=12, ignore_eos=True)
+    (alone,) = llm.generate("a prompt", params)
+
+    fresh, plain = (llm.with_speculation(options) for options in (remembering, SpeculationOptions()))
+    outcome = compare(plain, fresh, [Case("a", "chat", "a prompt")], params, SETUP)
+
+    assert outcome.identical
+    assert outcome.tokens_per_round == sum(each.emitted for each in alone.reports) / len(alone.reports)
 
 
 def test_a_different_token_is_reported_with_its_position() -> None:

@@ -205,7 +205,9 @@ class Steady:
         self.seconds_per_token, self.tokens, self.error = seconds_per_token, list(tokens), error
         self.answered = 0
 
-    def generate(self, prompts: Sequence[Any], params: SamplingParams, *, references: Any = None) -> list[Generation]:
+    def generate(
+        self, prompts: Sequence[Any], params: SamplingParams, *, references: Any = None, salt: str = ""
+    ) -> list[Generation]:
         self.answered += 1
         pace = self.seconds_per_token * (100 if self.answered == 1 else 1)
         decode = pace * (len(self.tokens) - 1)

@@ -9,6 +9,7 @@ Formulas
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol
@@ -23,6 +24,9 @@ from gamaneh.options import SamplingParams
 if TYPE_CHECKING:
     from gamaneh.engine.llm import Generation
 
+_WARM_UP, _FIRST = "warm-up", "0"
+"""Salts of the pair that is dropped, and of cases that come for the first time."""
+
 Tick = Callable[[int, int], None]
 """Called with generations done and generations in all."""
 
@@ -36,6 +40,7 @@ class Generator(Protocol):
         params: SamplingParams,
         *,
         references: Sequence[str | None] | None = None,
+        salt: str = "",
     ) -> list[Generation]: ...
 
 
@@ -47,6 +52,14 @@ class Case:
     category: str
     prompt: str | Sequence[int]
     reference: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Turn:
+    """A case with the salt that it is asked under."""
+
+    case: Case
+    salt: str = _FIRST
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +95,8 @@ def compare(
     """Answer every prompt both ways and compare.
 
     The order within a pair is swapped from one prompt to the next, so that a drift of the
-    machine's speed does not favour either. One pair runs before, as a warm-up, and is dropped.
+    machine's speed does not favour either. One pair runs before, as a warm-up, and is dropped. It has a
+    salt of its own, as a case has that comes again: whatever remembers answers must not know them by heart.
 
     Args:
         params: should be greedy or carry a seed; otherwise no two outputs can be expected to agree.
@@ -97,7 +111,8 @@ def compare(
         raise InvalidRequest("prompts", "must be at least one", 0)
     total = 2 * len(cases) + 2 + (len(cases) if batch else 0)
     pairs: list[_Pair] = []
-    for done, pair in enumerate(_alternate(plain, speculative, [cases[0], *cases], params), start=1):
+    turns = [_Turn(cases[0], _WARM_UP), *_turns(cases)]
+    for done, pair in enumerate(_alternate(plain, speculative, turns, params), start=1):
         pairs.append(pair)
         tick(2 * done, total)
     measured = [pair for pair in pairs[1:] if pair.error is None]
@@ -110,27 +125,36 @@ def compare(
     return _summarise(measured, mismatches, failures, setup, params, batch, batch_mismatches)
 
 
+def _turns(cases: Sequence[Case]) -> Iterator[_Turn]:
+    """Each case, with a new salt whenever it comes again."""
+    times: Counter[str] = Counter()
+    for case in cases:
+        yield _Turn(case, str(times[case.id]))
+        times[case.id] += 1
+
+
 def _alternate(
-    plain: Generator, speculative: Generator, cases: Sequence[Case], params: SamplingParams
+    plain: Generator, speculative: Generator, turns: Sequence[_Turn], params: SamplingParams
 ) -> Iterator[_Pair]:
-    for number, case in enumerate(cases):
+    for number, turn in enumerate(turns):
         if number % 2 == 0:
-            first = _answer(plain, case, params)
-            yield _Pair(case, first, _answer(speculative, case, params))
+            first = _answer(plain, turn, params)
+            yield _Pair(turn.case, first, _answer(speculative, turn, params))
         else:
-            first = _answer(speculative, case, params)
-            yield _Pair(case, _answer(plain, case, params), first)
+            first = _answer(speculative, turn, params)
+            yield _Pair(turn.case, _answer(plain, turn, params), first)
 
 
-def _answer(generator: Generator, case: Case, params: SamplingParams) -> Generation:
-    return generator.generate([case.prompt], params, references=[case.reference])[0]
+def _answer(generator: Generator, turn: _Turn, params: SamplingParams) -> Generation:
+    case = turn.case
+    return generator.generate([case.prompt], params, references=[case.reference], salt=turn.salt)[0]
 
 
 def _batched(speculative: Generator, pairs: Sequence[_Pair], params: SamplingParams) -> int:
     """Outputs that differ from plain when all prompts are answered at once."""
     cases = [pair.case for pair in pairs]
     answers = speculative.generate(
-        [case.prompt for case in cases], params, references=[case.reference for case in cases]
+        [case.prompt for case in cases], params, references=[case.reference for case in cases], salt=_FIRST
     )
     return sum(list(answer.tokens) != list(pair.plain.tokens) for answer, pair in zip(answers, pairs, strict=True))
 
@@ -150,7 +174,7 @@ def _mismatch(plain: Generator, pair: _Pair, params: SamplingParams) -> Mismatch
 
 def _logit_gap(plain: Generator, case: Case, params: SamplingParams, position: int) -> float | None:
     """Difference of the two largest logits at an output position, asked again after the timing."""
-    answer = _answer(plain, case, replace(params, max_tokens=position + 1, min_tokens=0, logprobs=2))
+    answer = _answer(plain, _Turn(case), replace(params, max_tokens=position + 1, min_tokens=0, logprobs=2))
     if len(answer.logprobs) <= position:
         return None
     best, second, *_ = sorted((logprob for _, logprob in answer.logprobs[position].top), reverse=True)

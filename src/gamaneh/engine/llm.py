@@ -121,6 +121,7 @@ class LLM:
         references: Sequence[str | None] | None = None,
         speculation: SpeculationOptions | None = None,
         mask: MaskSource | None = None,
+        salt: str = "",
     ) -> list[Generation]:
         """Answer all prompts, batched; one `Generation` each, in order.
 
@@ -130,6 +131,7 @@ class LLM:
             references: texts that the outputs are likely to repeat, for prompt lookup.
             speculation: overrides the proposer, rule and draft lengths of this object.
             mask: restricts all outputs, for example a `Grammar`.
+            salt: requests with different salts share no cached prefixes and no answers to guess from.
         """
         prompts = _as_list(prompts)
         each = [params or SamplingParams()] * len(prompts) if not isinstance(params, Sequence) else list(params)
@@ -139,7 +141,7 @@ class LLM:
             raise InvalidRequest("params", "and references must match the prompts in number", counts)
         started = time.perf_counter()
         generations = [
-            self._add(prompt, own, text, speculation, mask)
+            self._add(prompt, own, text, speculation, mask, salt)
             for prompt, own, text in zip(prompts, each, texts, strict=True)
         ]
         by_id = {generation.request_id: generation for generation in generations if generation.error is None}
@@ -161,13 +163,17 @@ class LLM:
         reference: str | None = None,
         speculation: SpeculationOptions | None = None,
         mask: MaskSource | None = None,
+        salt: str = "",
     ) -> Iterator[StepOutput]:
         """Answer one prompt step by step; closing the iterator stops the request.
+
+        Args:
+            reference, speculation, mask, salt: as in `generate`.
 
         Raises:
             InvalidRequest: the request breaks a rule.
         """
-        request_id = self._queue(prompt, params or SamplingParams(), reference, speculation, mask)
+        request_id = self._queue(prompt, params or SamplingParams(), reference, speculation, mask, salt)
         try:
             while self.engine.has_work:
                 for output in self.engine.step():
@@ -184,9 +190,15 @@ class LLM:
         reference: str | None,
         speculation: SpeculationOptions | None,
         mask: MaskSource | None,
+        salt: str,
     ) -> str:
         return self.engine.add(
-            self._ids(prompt), params, reference=self._reference_ids(reference), speculation=speculation, mask=mask
+            self._ids(prompt),
+            params,
+            reference=self._reference_ids(reference),
+            speculation=speculation,
+            mask=mask,
+            salt=salt,
         )
 
     def _add(
@@ -196,10 +208,11 @@ class LLM:
         reference: str | None,
         speculation: SpeculationOptions | None,
         mask: MaskSource | None,
+        salt: str,
     ) -> Generation:
         ids = self._ids(prompt)
         try:
-            return Generation(self._queue(ids, params, reference, speculation, mask), ids)
+            return Generation(self._queue(ids, params, reference, speculation, mask, salt), ids)
         except InvalidRequest as error:
             return Generation("", ids, finish_reason=FinishReason.ERROR, error=str(error))
 

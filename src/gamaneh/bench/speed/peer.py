@@ -44,8 +44,11 @@ class Peer:
         params: SamplingParams,
         *,
         references: Sequence[str | None] | None = None,
+        salt: str = "",
     ) -> list[Generation]:
-        """Answer prompts of token ids one after the other; `references` are for proposers and not read.
+        """Answer prompts of token ids one after the other.
+
+        `references` are for proposers and not read; nor is `salt`, for nothing is kept between requests.
 
         Raises:
             InvalidRequest: `params` are more than greedy decoding of a fixed number of tokens.

@@ -89,8 +89,9 @@ class _Lane:
         params: SamplingParams,
         *,
         references: Sequence[str | None] | None = None,
+        salt: str = "",
     ) -> list[Generation]:
-        answers = self._generator.generate(prompts, params, references=references)
+        answers = self._generator.generate(prompts, params, references=references, salt=salt)
         self.answers += answers
         return answers
 
