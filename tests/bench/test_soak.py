@@ -117,6 +117,10 @@ def test_every_fault_is_injected() -> None:
     assert set(proposer.injected) == set(proposer._faults())
 
 
+def test_blocks_that_nobody_looked_at_are_not_called_free() -> None:
+    assert "blocks      not looked at" in describe(Findings(leaked_blocks=None))
+
+
 @pytest.mark.parametrize("found", [{"wrong": ["a"]}, {"hung": ["a"]}, {"failed": ["a"]}, {"leaked_blocks": 1}])
 def test_any_finding_fails(found) -> None:
     assert Findings().passed

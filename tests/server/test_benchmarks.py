@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 
-from served import Running
+import pytest
+from served import Running, engine_for
 
 from gamaneh.bench.http_client import HttpClient
 from gamaneh.bench.load_cells import QUICK, Arm, measure_cell
 from gamaneh.bench.prompt_set import load_prompts
+from gamaneh.bench.soak import over_http
 from gamaneh.bench.soak.findings import Effort
 from gamaneh.bench.soak.over_http import ServerSoak
 
@@ -23,6 +25,24 @@ def test_a_server_passes_the_soak(server: Running) -> None:
     findings = asyncio.run(go())
     assert findings.passed, findings
     assert min(findings.outcomes[name] for name in ("finished", "aborted", "refused")) > 0
+    assert len(findings.resident) == 4
+    assert findings.leaked_blocks == 0
+
+
+def test_blocks_that_a_server_does_not_free_are_found(start, monkeypatch: pytest.MonkeyPatch) -> None:
+    running = start(engine_for())
+    free = running.engine.kv.free
+    monkeypatch.setattr(running.engine.kv, "free", lambda name: None if name.startswith("chatcmpl") else free(name))
+    monkeypatch.setattr(over_http, "LOOKS", 1)
+    effort = Effort(requests=3, shapes=1, concurrency=1, tokens=4, abort_share=0.0, error_share=0.0)
+
+    async def go():
+        async with HttpClient(running.url) as client:
+            return await ServerSoak(client, ["one"], effort).run()
+
+    findings = asyncio.run(go())
+    assert findings.leaked_blocks
+    assert not findings.passed
 
 
 def test_a_server_is_put_under_load(server: Running) -> None:

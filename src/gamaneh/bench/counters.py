@@ -26,6 +26,7 @@ class Counters:
         counts: None where the server does not count drafts, or does not draft.
         cpu_seconds, resident, device: of its process; None where it does not say.
         models: bytes of weights and caches, by model; target_kv: those of the target's cache.
+        kv_used: blocks of that cache in use; None where it does not say.
     """
 
     counts: Counts | None
@@ -34,6 +35,7 @@ class Counters:
     device: int | None
     models: Mapping[str, int]
     target_kv: int | None = None
+    kv_used: int | None = None
 
 
 def read_counters(text: str, series: Series) -> Counters | None:
@@ -48,6 +50,7 @@ def read_counters(text: str, series: Series) -> Counters | None:
         cpu_seconds=_sum(samples, series.cpu_seconds),
         resident=None if resident is None else int(resident),
         device=int(device) if device else None,
+        kv_used=_whole(samples, series.kv_used),
         models={sample.labels["model"]: int(sample.value) for sample in samples.get(series.models or "", [])},
     )
 

@@ -23,6 +23,7 @@ class Series:
         accepted_at, offered_at: by the label `position`.
         cpu_seconds, resident, device: processor time and memory of the process.
         models: bytes by the label `model`.
+        kv_used: blocks of the KV cache in use.
     """
 
     accepted: str | None = None
@@ -36,6 +37,7 @@ class Series:
     resident: str = "process_resident_memory_bytes"
     device: str | None = None
     models: str | None = None
+    kv_used: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +92,7 @@ GAMANEH = Dialect(
         resident="gamaneh_process_peak_memory_bytes",
         device="gamaneh_device_peak_memory_bytes",
         models="gamaneh_model_memory_bytes",
+        kv_used="gamaneh_kv_used_blocks",
     ),
 )
 

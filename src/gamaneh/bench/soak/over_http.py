@@ -13,9 +13,19 @@ from gamaneh.bench.soak.findings import Effort, Findings
 from gamaneh.bench.traffic import Ask, answer_one
 from gamaneh.options import SamplingParams
 
+SAMPLED_EVERY = 10
+"""Requests from one look at the server's memory to the next."""
+
+LOOKS, LOOK_SECONDS = 50, 0.1
+"""How often, and with what pauses, a server is asked at the end whether its blocks are free: those of a client that
+hung up are freed with the next step."""
+
 
 class ServerSoak:
-    """The same for a server: requests that are greedy, aborts by hanging up, requests that must be refused."""
+    """The same for a server: requests that are greedy, aborts by hanging up, requests that must be refused.
+
+    Memory and blocks are what the server says of itself; it must have no other clients meanwhile.
+    """
 
     def __init__(self, client: HttpClient, texts: Sequence[str], effort: Effort) -> None:
         self.client, self.effort = client, effort
@@ -31,10 +41,13 @@ class ServerSoak:
         async def worker() -> None:
             for number in numbers:
                 await self._one(f"soak-{number}", *self._random.choice(right))
+                if number % SAMPLED_EVERY == 0:
+                    await self._weigh()
 
         async with asyncio.TaskGroup() as workers:
             for _ in range(self.effort.concurrency):
                 workers.create_task(worker())
+        await self._look()
         return self.findings
 
     def _make_ask(self) -> Ask:
@@ -44,6 +57,21 @@ class ServerSoak:
 
     async def _answered(self, ask: Ask) -> tuple[Ask, str]:
         return ask, (await answer_one(self.client, replace(ask, speculate=False))).text
+
+    async def _weigh(self) -> None:
+        """Note how large the server has become."""
+        counters = await self.client.counters()
+        if counters is not None and counters.resident is not None:
+            self.findings.resident.append(counters.resident)
+
+    async def _look(self) -> None:
+        """Note the blocks that are still in use when nothing runs any more."""
+        for _ in range(LOOKS):
+            counters = await self.client.counters()
+            self.findings.leaked_blocks = None if counters is None else counters.kv_used
+            if not self.findings.leaked_blocks:
+                return
+            await asyncio.sleep(LOOK_SECONDS)
 
     async def _one(self, name: str, ask: Ask, right: str) -> None:
         try:
