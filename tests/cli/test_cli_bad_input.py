@@ -1,9 +1,11 @@
 from pathlib import Path
 
 import pytest
+import typer
 from typer.testing import CliRunner, Result
 
-from gamaneh.cli.main import app
+from gamaneh.cli.main import COMMANDS, app
+from gamaneh.cli.refusal import Command
 
 TARGET = ("--model", "absent.gguf")
 
@@ -69,10 +71,38 @@ def test_a_command_without_a_model_says_so() -> None:
     assert (result.exit_code, "--model" in result.stderr) == (2, True)
 
 
-def test_a_number_that_is_none_is_refused() -> None:
-    result = run("generate", *TARGET, "--temperature", "warm", "Hello")
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["compare", "--limit", "0"], "--limit must be at least 1, got 0"),
+        (["compare", "--batch", "1"], "--batch must be at least 2, got 1"),
+        (["what-if", "--largest-k", "65"], "--largest-k must be at most 64, got 65"),
+        (["what-if", "--draft-cost", "-0.5"], "--draft-cost must be at least 0, got -0.5"),
+        (["advise", "--batch", "1", "--batch", "0"], "--batch must be at least 1, got 0"),
+        (["generate", "-n", "many"], "--max-tokens must be a whole number, got 'many'"),
+        (["generate", "--temperature", "warm"], "--temperature must be a number, got 'warm'"),
+        (["train", "prompts", "-o", "x", "--count", "1.5"], "--count must be a whole number, got '1.5'"),
+    ],
+)
+def test_a_number_that_breaks_the_rule_of_its_option_is_one_line(arguments: list[str], message: str) -> None:
+    result = run(*arguments)
 
-    assert (result.exit_code, "--temperature" in result.stderr) == (2, True)
+    assert (result.exit_code, result.stderr) == (2, f"gamaneh: {message}\n")
+
+
+def test_every_command_tells_its_mistakes_in_one_line() -> None:
+    group = typer.main.get_group(app)
+    inner = [
+        command for entry in group.commands.values() for command in getattr(entry, "commands", {"": entry}).values()
+    ]
+
+    assert len(inner) > len(COMMANDS) and all(isinstance(command, Command) for command in inner)
+
+
+def test_an_option_with_another_kind_of_mistake_is_named_all_the_same() -> None:
+    result = run("compare", *TARGET, "--limit")
+
+    assert (result.exit_code, "--limit" in result.stderr) == (2, True)
 
 
 def test_an_empty_prompt_is_refused() -> None:

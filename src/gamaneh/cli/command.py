@@ -6,7 +6,7 @@ import functools
 import inspect
 from collections.abc import Callable, Iterator
 from dataclasses import MISSING, dataclass, fields, is_dataclass
-from typing import Any, get_type_hints
+from typing import Any, NoReturn, get_type_hints
 
 import typer
 
@@ -46,12 +46,17 @@ def command(function: Callable[..., None]) -> Callable[..., None]:
             built = {group.name: group.kind(**values[group.name]) for group in groups}
             function(**{**values, **built})
         except GamanehError as error:
-            typer.echo(f"gamaneh: {error}", err=True)
-            raise typer.Exit(EXIT_ERROR) from error
+            fail(error)
 
     run.__dict__["__signature__"] = inspect.Signature(sorted(unfolded, key=_has_default))
     run.__annotations__ = {parameter.name: parameter.annotation for parameter in unfolded}
     return run
+
+
+def fail(error: GamanehError) -> NoReturn:
+    """End the program with the error as one line on standard error, and exit code 2."""
+    typer.echo(f"gamaneh: {error}", err=True)
+    raise typer.Exit(EXIT_ERROR) from error
 
 
 def _unfold(parameter: inspect.Parameter) -> Iterator[inspect.Parameter]:

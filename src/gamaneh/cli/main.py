@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+
 import typer
 
 from gamaneh.cli.advise import give_advice
@@ -13,10 +15,26 @@ from gamaneh.cli.generate import generate_text
 from gamaneh.cli.inspect import inspect_heads
 from gamaneh.cli.models import list_models
 from gamaneh.cli.pull import pull_model
+from gamaneh.cli.refusal import Command
 from gamaneh.cli.report import report_runs
 from gamaneh.cli.serve import serve_model
 from gamaneh.cli.train import train
 from gamaneh.cli.what_if import replay_traffic
+
+COMMANDS: Mapping[str, Callable[..., None]] = {
+    "pull": pull_model,
+    "models": list_models,
+    "generate": generate_text,
+    "inspect": inspect_heads,
+    "serve": serve_model,
+    "compare": compare_modes,
+    "bench": run_bench,
+    "advise": give_advice,
+    "what-if": replay_traffic,
+    "audit": audit_losslessness,
+    "report": report_runs,
+    "demo": show_demo,
+}
 
 app = typer.Typer(
     name="gamaneh",
@@ -25,18 +43,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     add_completion=False,
 )
-app.command("pull")(pull_model)
-app.command("models")(list_models)
-app.command("generate")(generate_text)
-app.command("inspect")(inspect_heads)
-app.command("serve")(serve_model)
-app.command("compare")(compare_modes)
-app.command("bench")(run_bench)
-app.command("advise")(give_advice)
-app.command("what-if")(replay_traffic)
-app.command("audit")(audit_losslessness)
-app.command("report")(report_runs)
-app.command("demo")(show_demo)
+for _name, _run in COMMANDS.items():
+    app.command(_name, cls=Command)(_run)
 app.add_typer(train)
 
 

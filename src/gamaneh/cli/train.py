@@ -11,6 +11,7 @@ import typer
 
 from gamaneh.cli.command import command
 from gamaneh.cli.options import JsonFlag
+from gamaneh.cli.refusal import Command
 from gamaneh.cli.terminal import print_json
 from gamaneh.cli.train_options import Fitting, HeadsChoice, StudentChoice, TrainingSet, is_first, open_workshop
 from gamaneh.errors import InvalidOption
@@ -28,7 +29,7 @@ HEADS: Mapping[str, str] = {
 """Kinds of heads as commands, and what their help says."""
 
 
-@train.command("prompts")
+@train.command("prompts", cls=Command)
 @command
 def write_prompts(
     out: Annotated[Path, typer.Option("--out", "-o", help="JSON Lines file to write, for --data.")],
@@ -77,10 +78,10 @@ def _heads_command(kind: str) -> Callable[..., None]:
 
 
 for _kind in HEADS:
-    train.command(_kind)(_heads_command(_kind))
+    train.command(_kind, cls=Command)(_heads_command(_kind))
 
 
-@train.command("distill")
+@train.command("distill", cls=Command)
 @command
 def train_draft_model(chosen: TrainingSet, student: StudentChoice, fitting: Fitting, as_json: JsonFlag = False) -> None:
     """Train a small draft model with the target's tokenizer, for `--draft-model`."""
