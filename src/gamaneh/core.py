@@ -329,6 +329,7 @@ class Needs:
         max_depth: longest draft that it can make; None for any length.
         instant: drafts cost next to nothing and are often empty. The controller has a look at them
             before it decides; they must not be sampled, as whether they are used depends on them.
+        grammar: it has drafts only for requests whose output a mask restricts; others do not get to it.
         about: how it drafts and why so, in words, where there was a choice; shown beside its name.
     """
 
@@ -338,6 +339,7 @@ class Needs:
     branching: int = 1
     max_depth: int | None = None
     instant: bool = False
+    grammar: bool = False
     about: str = ""
 
 
@@ -366,6 +368,25 @@ class Sampler(Protocol):
         ...
 
 
+class TokenMask(Protocol):
+    """Which tokens may come next, for example by a grammar."""
+
+    def mask(self, path: Sequence[int]) -> Tensor | None:
+        """`[vocab]`, True where allowed after the committed tokens and `path`; None allows all."""
+        ...
+
+    def forced(self, length: int) -> tuple[bytes, ...]:
+        """The text that has to come after the committed tokens, in pieces before which blanks are free.
+
+        The first piece comes without blanks in front; it is empty where blanks are free at once. There is no
+        piece at all where nothing is certain.
+
+        Args:
+            length: bytes from which on no further piece is looked for.
+        """
+        ...
+
+
 @dataclass(slots=True)
 class ProposalRow:
     """One request that may draft in this round.
@@ -379,6 +400,7 @@ class ProposalRow:
         use: noise to sample with: `Use.TARGET` couples the draft to the target (rule `match`).
         want_probs: the rule reads `Draft.probs`.
         reference: token ids supplied by the user as a likely source of the output.
+        mask: what restricts the output beside the sampling parameters; None for nothing.
         hidden: `[num_known, num_layers, hidden]`: hidden states of the last tokens but one,
             `tokens[-1 - num_known : -1]`, at the proposer's `hidden_layers` in their order. At most
             `hidden_window` tokens; fewer while the request is short, after a prefix was reused and
@@ -394,6 +416,7 @@ class ProposalRow:
     use: Use = Use.TARGET
     want_probs: bool = False
     reference: Sequence[int] = ()
+    mask: TokenMask | None = None
     hidden: Tensor | None = None
     salt: str = ""
 
@@ -466,6 +489,7 @@ class Decision:
         nodes: most candidates allowed, for drafts that branch.
         reason: in words, for a person to read.
         code: the kind of reason, to count by.
+        details: what the words are made of.
     """
 
     proposer: str
@@ -473,6 +497,7 @@ class Decision:
     nodes: int
     reason: str
     code: ReasonCode
+    details: ReasonDetails = NO_DETAILS
 
 
 PLAIN = "none"
@@ -480,5 +505,3 @@ PLAIN = "none"
 
 AUTO = "auto"
 """Asks for whichever proposer pays in each round."""
-        details: what the words are made of.
-    details: ReasonDetails = NO_DETAILS

@@ -247,6 +247,10 @@ class GivesUp:
             raise BadLogits("the grammar allows no token: too complex")
         return None
 
+    def forced(self, length: int) -> tuple[bytes, ...]:
+        self.mask(())
+        return (b"text",)
+
 
 def test_a_parser_that_gives_up_ends_its_own_request_only() -> None:
     engine = scripted(ScriptedProposer(SCRIPT, BYTE_VOCAB, accuracy=0.7))

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from gamaneh.core import FinishReason, Origin, Rule, TokenLogprob
+from gamaneh.core import FinishReason, Origin, Rule, TokenLogprob, TokenMask
 from gamaneh.engine.detokenizer import Detokenizer
 from gamaneh.engine.hidden import HiddenWindow
 from gamaneh.metrics.timeline import RequestTimeline
 from gamaneh.options import SamplingParams, SpeculationOptions
-from gamaneh.sampling.edits import TokenMask
 from gamaneh.sampling.pipeline import RequestSampler
 
 

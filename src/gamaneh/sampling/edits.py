@@ -12,19 +12,12 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from gamaneh.core import TokenMask
 from gamaneh.options import SamplingParams
 from gamaneh.sampling.counts import TokenCounts
 
 Edit = Callable[[Tensor, Sequence[int]], None]
 """Takes the row `[vocab]` to change and the draft tokens before it on its path."""
-
-
-class TokenMask(Protocol):
-    """Which tokens may come next, for example by a grammar."""
-
-    def mask(self, path: Sequence[int]) -> Tensor | None:
-        """`[vocab]`, True where allowed after the committed tokens and `path`; None allows all."""
-        ...
 
 
 class MaskSource(Protocol):

@@ -1,11 +1,12 @@
-"""Grammars: which tokens may come next so that the output parses. All of the library llguidance is behind this file."""
+"""Grammars: which tokens may come next so that the output parses. The library llguidance is behind this file."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import takewhile
+from functools import cached_property
+from importlib.util import find_spec
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Protocol
 from weakref import WeakKeyDictionary
@@ -15,14 +16,15 @@ import torch
 from torch import Tensor
 
 from gamaneh.errors import BadLogits, InvalidRequest
+from gamaneh.sampling.parser import MOST_BLANKS, Parser, Scout
 
 if TYPE_CHECKING:
     from llguidance import LLMatcher, LLTokenizer
 
 Schema = Mapping[str, Any]
 
-_SPACES = r"[ \n\r\t]{%d,40}"
-"""Whitespace where JSON allows it, bounded: a model that likes line breaks would never come to the end."""
+_SPACES = rf"[ \n\r\t]{{%d,{MOST_BLANKS}}}"
+"""Whitespace where JSON allows it."""
 
 _ALL_SPELLINGS = '%llguidance {"no_forcing": true}'
 """Allow every way to cut a text into tokens. The library would else choose one where the text is certain,
@@ -66,8 +68,9 @@ class Frame:
 class Grammar:
     """A compiled grammar for one tokenizer; it may serve any number of requests at once."""
 
-    def __init__(self, matcher: LLMatcher, end_ids: Tensor) -> None:
-        self._matcher, self._end_ids = matcher, end_ids
+    def __init__(self, matcher: LLMatcher, vocabulary: LLTokenizer, end_ids: Tensor) -> None:
+        self._matcher, self._vocabulary, self._end_ids = matcher, vocabulary, end_ids
+        self._ends = frozenset(end_ids.tolist())
 
     @classmethod
     def from_json_schema(
@@ -89,12 +92,13 @@ class Grammar:
             raise InvalidRequest(field, "needs a model with an end token", tokenizer.eos_ids)
         text = library.LLMatcher.grammar_from_lark(_lark(schema, frame or Frame()))
         limits = library.LLParserLimits(verbose_errors=False)
-        matcher = library.LLMatcher(_vocabulary(library, tokenizer), text, log_level=0, limits=limits)
+        vocabulary = _vocabulary(library, tokenizer)
+        matcher = library.LLMatcher(vocabulary, text, log_level=0, limits=limits)
         if matcher.is_error():
             raise InvalidRequest(
                 field, "must hold a JSON schema that a grammar can enforce", _reason(matcher.get_error())
             )
-        return cls(matcher, end_ids)
+        return cls(matcher, vocabulary, end_ids)
 
     @classmethod
     def any_json(cls, tokenizer: SupportsBytes, *, frame: Frame | None = None) -> Grammar:
@@ -112,23 +116,23 @@ class Grammar:
             tokens: prompt and committed output; the list is read again at each call of the mask.
             prompt_len: tokens of the prompt, which the grammar does not concern.
         """
-        return GrammarMask(self._matcher.deep_copy(), self._end_ids, tokens, prompt_len)
+
+        def new_parser() -> Parser:
+            return Parser(self._matcher.deep_copy(), self._ends, tokens, prompt_len)
+
+        return GrammarMask(new_parser, self._vocabulary, self._end_ids, tokens)
 
 
 class GrammarMask:
-    """Which tokens the grammar allows next; implements `TokenMask`.
+    """Which tokens the grammar allows next; implements `TokenMask`."""
 
-    The parser moves for good with committed tokens only. A path is tried on top of them and taken
-    back as far as the next one differs, so the answer depends on nothing but the tokens.
-    """
-
-    def __init__(self, matcher: LLMatcher, end_ids: Tensor, tokens: Sequence[int], prompt_len: int) -> None:
-        self._matcher, self._end_ids, self._tokens = matcher, end_ids, tokens
-        self._ends = frozenset(end_ids.tolist())
-        self._committed = prompt_len
-        self._tried: tuple[int, ...] = ()
+    def __init__(
+        self, new_parser: Callable[[], Parser], vocabulary: LLTokenizer, end_ids: Tensor, tokens: Sequence[int]
+    ) -> None:
+        self._new_parser, self._vocabulary, self._end_ids, self._tokens = new_parser, vocabulary, end_ids, tokens
+        self._parser = new_parser()
         self._masks: dict[tuple[int, ...], Tensor] = {}
-        self._masks_at = prompt_len
+        self._masks_at = len(tokens)
 
     def mask(self, path: Sequence[int]) -> Tensor:
         """`[vocab]`, True where allowed after the committed tokens and `path`.
@@ -143,34 +147,28 @@ class GrammarMask:
             self._masks, self._masks_at = {}, len(self._tokens)
         key = tuple(path)
         if key not in self._masks:
-            self._masks[key] = self._mask_after(self._go_to(key))
+            self._masks[key] = self._mask_after(self._parser.go_to(key))
         return self._masks[key]
 
-    def _go_to(self, path: tuple[int, ...]) -> bool:
-        """Bring the parser behind the committed tokens and `path`; False if it refuses one of them."""
-        wanted = (*self._tokens[self._committed :], *path)
-        before_end = tuple(takewhile(lambda token: token not in self._ends, wanted))
-        shared = _common_prefix(self._tried, before_end)
-        self._matcher.rollback(len(self._tried) - shared)
-        shared += self._matcher.try_consume_tokens(list(before_end[shared:]))
-        settled = min(shared, len(self._tokens) - self._committed)
-        self._committed += settled
-        self._tried = before_end[settled:shared]
-        return shared == len(wanted)
+    def forced(self, length: int) -> tuple[bytes, ...]:
+        """As `TokenMask.forced`."""
+        return self._scout.forced(length)
+
+    @cached_property
+    def _scout(self) -> Scout:
+        """With a parser of its own, made when it is first asked for."""
+        return Scout(self._new_parser(), self._vocabulary)
 
     def _mask_after(self, alive: bool) -> Tensor:
-        bits = np.frombuffer(self._matcher.compute_bitmask(), dtype=np.uint8)
-        if self._matcher.is_error():
-            raise BadLogits(f"the grammar allows no token: {_reason(self._matcher.get_error())}")
+        matcher = self._parser.matcher
+        bits = np.frombuffer(matcher.compute_bitmask(), dtype=np.uint8)
+        if matcher.is_error():
+            raise BadLogits(f"the grammar allows no token: {_reason(matcher.get_error())}")
         allowed = torch.from_numpy(np.unpackbits(bits, bitorder="little").view(np.bool_))
         if not alive:
             allowed.zero_()
-        allowed[self._end_ids] = not alive or self._matcher.is_accepting()
+        allowed[self._end_ids] = not alive or matcher.is_accepting()
         return allowed
-
-
-def _common_prefix(first: Sequence[int], second: Sequence[int]) -> int:
-    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(first, second, strict=False)))
 
 
 def _lark(schema: Schema, frame: Frame) -> str:
@@ -222,6 +220,11 @@ class _Vocabulary:
     def __call__(self, text: str) -> list[int]:
         """Only asked for to choose among spellings, and all of them are allowed."""
         raise NotImplementedError
+
+
+def grammars_are_there() -> bool:
+    """Whether the extra `grammar` is installed."""
+    return find_spec("llguidance") is not None
 
 
 def _library(field: str) -> ModuleType:

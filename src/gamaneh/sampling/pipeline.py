@@ -8,11 +8,11 @@ from collections.abc import Iterable, Sequence
 import torch
 from torch import Tensor
 
-from gamaneh.core import Use
+from gamaneh.core import TokenMask, Use
 from gamaneh.errors import BadLogits, InvalidRequest
 from gamaneh.options import SamplingParams
 from gamaneh.sampling import blocks, noise
-from gamaneh.sampling.edits import TokenMask, build_edits
+from gamaneh.sampling.edits import build_edits
 from gamaneh.sampling.filters import apply_filters
 
 

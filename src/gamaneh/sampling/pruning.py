@@ -7,8 +7,7 @@ from collections.abc import Collection
 import torch
 from torch import Tensor
 
-from gamaneh.core import ROOT, Draft
-from gamaneh.sampling.edits import TokenMask
+from gamaneh.core import ROOT, Draft, TokenMask
 
 
 def prune(draft: Draft, mask: TokenMask, end_ids: Collection[int]) -> Draft:
