@@ -75,7 +75,7 @@ _TOGETHER = frozenset({"draft_model", "heads", "lookup"})
 _ALL_OF_THEM = ("auto", "portfolio")
 """Names that ask for every proposer that there is."""
 
-_WITHOUT_MODEL = ("lookup", "suffix")
+_WITHOUT_MODEL = ("lookup", "suffix", "grammar")
 """Proposers that are always there, and use no draft model."""
 
 _BELONGS_TO: Mapping[str, tuple[str, ...]] = {
@@ -124,7 +124,7 @@ class ProposerChoice:
     proposer: Annotated[
         str | None,
         typer.Option(
-            help="Guess by name: suffix, early_exit, auto (whichever pays), portfolio (all, merged) or a plug-in.",
+            help="Guess by name: suffix, grammar, early_exit, auto (what pays), portfolio (all, merged) or a plug-in.",
             show_default="none",
         ),
     ] = None

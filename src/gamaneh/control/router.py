@@ -100,7 +100,9 @@ class Router:
             return (Route(PLAIN, "plain decoding was asked for", ReasonCode.ASKED_PLAIN),)
         if features.limit - features.emitted < SHORTEST:
             return (Route(PLAIN, "the next token is the last", ReasonCode.SHORT),)
-        names = list(self.proposers) if wanted == AUTO else [wanted]
+        names = self._names(wanted, features)
+        if not names and wanted != AUTO:
+            return (_only_under_a_grammar(wanted),)
         healthy = [name for name in names if self.quarantine.allows(name)]
         if not healthy:
             return (self._no_route(names),)
@@ -114,6 +116,10 @@ class Router:
     def finished(self, emitted: int) -> None:
         """An output of `emitted` tokens came to its end."""
         self._usual_output += (1.0 - HISTORY_FADE) * (emitted - self._usual_output)
+
+    def _names(self, wanted: str, features: Features) -> list[str]:
+        names = list(self.proposers) if wanted == AUTO else [wanted]
+        return [name for name in names if features.grammar or not self.proposers[name].grammar]
 
     def _route(self, name: str, features: Features, *, chosen: bool) -> Route:
         needs = self.proposers[name]
@@ -129,3 +135,8 @@ class Router:
         reasons = (f"{each.proposer} is in quarantine: {each.words}" for each in failures)
         reason = "; ".join(reasons) or "there is no proposer"
         return Route(PLAIN, reason, ReasonCode.QUARANTINE, details=ReasonDetails(tuple(names), failures=failures))
+
+
+def _only_under_a_grammar(proposer: str) -> Route:
+    reason = f"{proposer} drafts for requests with a grammar only"
+    return Route(PLAIN, reason, ReasonCode.NO_DRAFT, details=ReasonDetails((proposer,), kind=("grammar",)))

@@ -151,6 +151,7 @@ class Drafting:
             use=Use.DRAFT if wants_probs else Use.TARGET,
             want_probs=wants_probs,
             reference=sequence.reference,
+            mask=sequence.mask,
             hidden=self._hidden(self.proposers[name].needs, sequence),
             salt=sequence.salt,
         )

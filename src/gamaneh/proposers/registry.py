@@ -22,12 +22,14 @@ from gamaneh.proposers.draft_model import DraftModelProposer
 from gamaneh.proposers.eagle import EagleProposer
 from gamaneh.proposers.early_exit import EarlyExitProposer
 from gamaneh.proposers.exit_choice import choose_exit
+from gamaneh.proposers.grammar import GrammarProposer
 from gamaneh.proposers.lookup import LookupProposer
 from gamaneh.proposers.medusa import TREE_BRANCHING, ParallelHeadsProposer
 from gamaneh.proposers.mtp import ChainedHeadsProposer
 from gamaneh.proposers.plugins import load_plugin, plugin_names
 from gamaneh.proposers.portfolio import PortfolioProposer
 from gamaneh.proposers.suffix.build import build_suffix
+from gamaneh.sampling.grammar import grammars_are_there
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +121,12 @@ def _suffix(parts: Ingredients) -> Proposer:
     return build_suffix(parts.options, parts.target.loaded.tokenizer, parts.vocab_size, parts.special_ids)
 
 
+def _grammar(parts: Ingredients) -> Proposer:
+    if not grammars_are_there():
+        raise InvalidOption("proposer", "needs the extra gamaneh[grammar]", GrammarProposer.name)
+    return GrammarProposer(parts.target.loaded.tokenizer)
+
+
 def _medusa(parts: Ingredients) -> Proposer:
     artifact = parts.heads_of("medusa")
     return _parallel_heads(parts, load_medusa(artifact, parts.target.loaded), artifact)
@@ -172,6 +180,7 @@ def _parallel_heads(parts: Ingredients, heads: ParallelHeads, artifact: Artifact
 REGISTRY: Mapping[str, Recipe] = {
     "lookup": Recipe(_lookup, lambda parts: True),
     "suffix": Recipe(_suffix, lambda parts: True),
+    "grammar": Recipe(_grammar, lambda parts: grammars_are_there()),
     "draft_model": Recipe(_draft_model, lambda parts: parts.draft_model is not None),
     "medusa": Recipe(_medusa, lambda parts: parts.has_heads("medusa")),
     "mtp": Recipe(_mtp, lambda parts: parts.has_heads("mtp")),

@@ -144,7 +144,7 @@ class Workshop:
             return  # a name that is not there may be that of what could not be used
         there = {one.proposer for one in wanted if isinstance(one, Candidate)}
         for name in dict.fromkeys(name for name in only if name not in there):
-            yield from self._of(self.build(NO_PARTS, asking_for(name)), NO_PARTS, {name}, asked=True)
+            yield from self._asked(name)
 
     def _with(self, parts: Parts, own: set[str]) -> Iterator[Candidate | Unusable]:
         """The proposers that are there because of these parts."""
@@ -155,9 +155,16 @@ class Workshop:
             return
         yield from self._of(llm, parts, set(llm.engine.proposers) - own)
 
+    def _asked(self, name: str) -> Iterator[Candidate | Unusable]:
+        """A proposer that is not considered by itself."""
+        llm = self.build(NO_PARTS, asking_for(name))
+        if llm.engine.proposers[name].needs.grammar:
+            yield Unusable(name, "it drafts for requests with a grammar only, and recorded ones have none")
+        yield from self._of(llm, NO_PARTS, {name}, asked=True)
+
     def _of(self, llm: LLM, parts: Parts, names: set[str], *, asked: bool = False) -> Iterator[Candidate]:
-        for name in llm.engine.proposers:
-            if name in names:
+        for name, proposer in llm.engine.proposers.items():
+            if name in names and not proposer.needs.grammar:  # no recorded request has one
                 yield Candidate(
                     proposer=name,
                     parts=parts,

@@ -39,9 +39,9 @@ class InstantCost:
 
 
 def instant_costs(proposers: Mapping[str, Proposer], text: Sequence[int], context: int) -> Iterator[InstantCost]:
-    """Draft behind `context` tokens of `text`, which then grows, for every proposer that is instant."""
+    """Draft behind `context` tokens of `text`, which then grows, for every instant proposer without a grammar."""
     for name, proposer in proposers.items():
-        if proposer.needs.instant:
+        if proposer.needs.instant and not proposer.needs.grammar:
             tokens = list(text[:context])
             read, *steps = (_seconds(proposer, tokens, text) for _ in range(1 + STEPS))
             yield InstantCost(name, read, statistics.median(steps))

@@ -14,6 +14,7 @@ from gamaneh.errors import InvalidOption
 from gamaneh.heads.artifact import Artifact
 from gamaneh.models.loading import LoadedModel
 from gamaneh.options import EngineOptions, SamplingParams, SpeculationOptions
+from gamaneh.proposers.grammar import GrammarProposer
 from gamaneh.proposers.portfolio import PortfolioProposer
 from gamaneh.proposers.registry import REGISTRY
 
@@ -150,7 +151,7 @@ def group_of(prompt: Prompt) -> str:
 
 
 def _single(parts: Parts) -> Iterator[Method]:
-    for proposer in REGISTRY:
+    for proposer in (name for name in REGISTRY if name != GrammarProposer.name):  # no prompt asks for a grammar
         if proposer == "draft_model":
             yield from (Method(f"draft model {name}", proposer, drafts=(name,)) for name in parts.drafts)
         else:

@@ -1,0 +1,82 @@
+"""Forced text: what a request's grammar says has to come next, in the tokens that the tokenizer would cut it into."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+from gamaneh.core import EMPTY_DRAFT, Draft, Needs, ProposalRow, TokenMask, Verdict
+from gamaneh.errors import GamanehError
+from gamaneh.proposers.blanks import Blanks
+from gamaneh.proposers.cross.spelling import Speller, SupportsSpelling
+from gamaneh.proposers.cross.text import end_of_text, spell_behind
+
+TOKEN_BYTES = 8
+"""Bytes of forced text that are looked for, per token of the draft."""
+
+
+class GrammarProposer:
+    """Drafts the text that a grammar forces: keys, quotes, colons, the rest of a choice; needs no model.
+
+    Where blanks are free between two pieces of forced text, those that the request is used to are drafted.
+
+    Args:
+        tokenizer: the target's.
+    """
+
+    name = "grammar"
+    needs = Needs(instant=True, grammar=True)
+
+    def __init__(self, tokenizer: SupportsSpelling) -> None:
+        self._speller = Speller(tokenizer)
+        self._blanks: dict[str, Blanks] = {}
+        self._known: dict[str, int] = {}  # request -> how many of its tokens were read
+
+    def propose(self, rows: Sequence[ProposalRow]) -> list[Draft]:
+        """One chain per row; empty where nothing is forced."""
+        return [EMPTY_DRAFT if row.mask is None else self._draft(row, row.mask) for row in rows]
+
+    def observe(self, rows: Sequence[ProposalRow], verdicts: Sequence[Verdict]) -> None:
+        """Nothing to learn: emitted tokens are read with the next proposal."""
+
+    def drop(self, request_ids: Iterable[str]) -> None:
+        """Forget the blanks of these requests."""
+        for request_id in request_ids:
+            self._blanks.pop(request_id, None)
+            self._known.pop(request_id, None)
+
+    def memory_bytes(self) -> int:
+        """0: what is kept is the end of a text, per request."""
+        return 0
+
+    def _draft(self, row: ProposalRow, mask: TokenMask) -> Draft:
+        blanks = self._read(row)
+        pieces = _forced(mask, row.max_depth * TOKEN_BYTES)
+        if not pieces:
+            return EMPTY_DRAFT
+        tokens = spell_behind(self._speller, end_of_text(self._speller, row.tokens), _joined(pieces, blanks))
+        return replace(Draft.chain(tokens[: row.max_depth]), grade=int(len(pieces) == 1))
+
+    def _read(self, row: ProposalRow) -> Blanks:
+        """The blanks of the request, which are learned from its output alone."""
+        if row.request_id not in self._blanks:
+            self._blanks[row.request_id], self._known[row.request_id] = Blanks(), len(row.tokens) - 1
+        blanks = self._blanks[row.request_id]
+        blanks.read(self._speller.joined(row.tokens[self._known[row.request_id] :]))
+        self._known[row.request_id] = len(row.tokens)
+        return blanks
+
+
+def _forced(mask: TokenMask, length: int) -> tuple[bytes, ...]:
+    try:
+        return mask.forced(length)
+    except GamanehError:  # the target's own row meets it again, and ends this request alone
+        return ()
+
+
+def _joined(pieces: Sequence[bytes], blanks: Blanks) -> bytes:
+    """The text that is drafted behind the request's."""
+    text = blanks.end
+    for at, piece in enumerate(pieces):
+        text += blanks.before(piece, text) + piece if at else piece
+    return text[len(blanks.end) :]
