@@ -41,10 +41,6 @@ class Tools:
         named = choice if isinstance(choice, str) else choice.model_dump()
         return cls([] if named == "none" else tools, named, request.parallel_tool_calls is not False)
 
-    @property
-    def forced(self) -> bool:
-        return self.choice not in ("none", "auto")
-
 
 def grammar_of(request: ChatRequest, tools: Tools, tokenizer: SupportsBytes, *, inside: bool) -> Grammar | None:
     """The grammar that the answer has to follow, if any; `inside` lets reasoning end first.
