@@ -241,6 +241,10 @@ class StepReport:
     `draft_seconds` and `verify_seconds` are the durations of the whole batch's draft and verify,
     not a share of them. `decision` is the draft length that the controller allowed. `shares` tell
     whose candidates they were, where several proposers made the draft. `details` are what `reason` is made of.
+
+    `accepted` counts all candidates that the target accepted, behind the end of the output too: it tells how
+    good the draft was. `emitted` counts the tokens up to the end, an end token included: it tells how many
+    rounds of plain decoding this one stood for.
     """
 
     request_id: str

@@ -10,8 +10,8 @@ def verdicts(account: Account, rounds: int = WINDOW) -> list[bool]:
     return [ledger.add(account) for _ in range(rounds)]
 
 
-def account(spent: float, accepted: int, *, batch_size: int = 1, patience: int = 0) -> Account:
-    return Account(spent, accepted, plain_seconds=1.0, batch_size=batch_size, patience=patience)
+def account(spent: float, saved: int, *, batch_size: int = 1, patience: int = 0) -> Account:
+    return Account(spent, saved, plain_seconds=1.0, batch_size=batch_size, patience=patience)
 
 
 def test_a_loss_is_found_once_it_is_larger_than_a_window_may_have() -> None:
@@ -35,7 +35,7 @@ def test_what_is_saved_is_set_off() -> None:
     assert any(verdicts(account(2.0, 1)))
 
 
-def test_in_a_batch_an_accepted_token_saves_one_requests_share() -> None:
+def test_in_a_batch_a_saved_round_is_one_requests_share() -> None:
     assert not any(verdicts(account(0.5, 2, batch_size=4)))
     assert any(verdicts(account(1.0, 2, batch_size=4)))
 

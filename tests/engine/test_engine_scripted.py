@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from conftest import Answer, assert_idle, drain, run
 
@@ -36,6 +38,12 @@ def answer(engine, params: SamplingParams, prompt=PROMPT) -> Answer:
     return run(engine, {"r": (prompt, params)})["r"]
 
 
+def observed(engine) -> list[StepReport]:
+    reports: list[StepReport] = []
+    engine.observers.append(reports.append)
+    return reports
+
+
 class TestEndInsideABlock:
     """CASES kind 01."""
 
@@ -48,6 +56,32 @@ class TestEndInsideABlock:
         assert result.tokens == output[:eos_at]
         assert result.text == "".join(map(chr, output[:eos_at]))
         assert result.finish_reason is FinishReason.STOP
+
+    @pytest.mark.parametrize("k", [None, 1, 3, 8])
+    @pytest.mark.parametrize(
+        ("end", "end_tokens"),
+        [
+            ({}, 0),
+            ({"stop_token_ids": (103,)}, 1),
+            ({"stop": ("gh",)}, 0),
+            ({"stop": ("g",), "stop_token_ids": (104,)}, 0),
+        ],
+        ids=["length", "end token", "stop text", "stop text before an end token"],
+    )
+    def test_reports_count_as_emitted_what_plain_decoding_takes_rounds_for(
+        self, k: int | None, end: dict[str, Any], end_tokens: int
+    ) -> None:
+        engine = engine_for(fixed_output([97 + i for i in range(12)], VOCAB, 5), k=k)
+        reports = observed(engine)
+        result = answer(engine, SamplingParams(max_tokens=10, **end))
+        assert sum(report.emitted for report in reports) == len(result.tokens) - 1 + end_tokens
+        assert all(report.emitted == 1 for report in reports if not report.drafted)
+
+    def test_candidates_behind_the_end_are_accepted_and_not_emitted(self) -> None:
+        engine = engine_for(fixed_output([97, 98, EOS, 99, 100, 101, 102], VOCAB, 5), k=4)
+        reports = observed(engine)
+        answer(engine, SamplingParams(max_tokens=20))
+        assert [(report.accepted, report.emitted) for report in reports] == [(4, 2)]
 
     @pytest.mark.parametrize("k", range(1, 9))
     def test_either_of_two_end_tokens_ends(self, k: int) -> None:
@@ -143,8 +177,7 @@ class TestAcceptance:
     @pytest.mark.parametrize("prompt_len", [1, 2, 7, 100])
     def test_a_proposer_that_is_always_right_is_always_accepted(self, k: int, prompt_len: int) -> None:
         engine = engine_for(hashed(VOCAB), k=k)
-        reports: list[StepReport] = []
-        engine.observers.append(reports.append)
+        reports = observed(engine)
         answer(engine, SamplingParams(max_tokens=64, ignore_eos=True), list(range(prompt_len)))
         assert all(report.accepted == report.drafted for report in reports)
 

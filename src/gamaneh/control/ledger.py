@@ -25,22 +25,22 @@ class Account:
 
     Args:
         spent: seconds of its drafts.
-        accepted: candidates that were kept, of all its requests.
+        saved: plain rounds of one request that its drafts stood for, all its requests together.
         plain_seconds: expected seconds of a plain step of the batch.
         batch_size: requests in the batch.
         patience: candidates whose draft length was fixed, on the longest path.
     """
 
     spent: float
-    accepted: int
+    saved: int
     plain_seconds: float
     batch_size: int
     patience: int = 0
 
     @property
     def loss(self) -> float:
-        """Seconds that it cost beyond what it saved: an accepted token saves one request's share of a step."""
-        saved = self.accepted * self.plain_seconds / self.batch_size
+        """Seconds that it cost beyond what it saved: a round saved is one request's share of a step."""
+        saved = self.saved * self.plain_seconds / self.batch_size
         return self.spent - saved - PATIENCE * self.patience * self.plain_seconds
 
 

@@ -3,12 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from torch import Tensor
 
 from gamaneh.core import Draft, FinishReason, Origin, StepOutput, TokenLogprob, Verdict
 from gamaneh.engine.sequence import SequenceState
 from gamaneh.sampling.logprobs import token_logprob
+
+
+@dataclass(frozen=True, slots=True)
+class Emission:
+    """What a verdict has come to.
+
+    Args:
+        output: what the request gets.
+        emitted: tokens up to the end of the output, an end token included: as many as plain decoding takes rounds for.
+    """
+
+    output: StepOutput
+    emitted: int
 
 
 def origins_of(verdict: Verdict, draft: Draft) -> list[Origin]:
@@ -18,7 +32,7 @@ def origins_of(verdict: Verdict, draft: Draft) -> list[Origin]:
     return [Origin.ACCEPTED] * verdict.accepted + [Origin.BONUS if verdict.bonus else Origin.CORRECTION]
 
 
-def emit(sequence: SequenceState, draft: Draft, verdict: Verdict, logits: Tensor) -> StepOutput:
+def emit(sequence: SequenceState, draft: Draft, verdict: Verdict, logits: Tensor) -> Emission:
     """Append the emitted tokens up to the end of the output; sets `finish_reason` when it is reached.
 
     Args:
@@ -31,9 +45,10 @@ def emit(sequence: SequenceState, draft: Draft, verdict: Verdict, logits: Tensor
     origins = origins_of(verdict, draft)[: len(kept)]
     sequence.tokens += kept
     sequence.origins += origins
-    sequence.finish_reason = _finish_reason(sequence, piece.stopped or len(before_end) < len(verdict.tokens))
+    end_token = len(before_end) < len(verdict.tokens) and not piece.stopped
+    sequence.finish_reason = _finish_reason(sequence, piece.stopped or end_token)
     held_back = sequence.detokenizer.flush() if sequence.finish_reason and not piece.stopped else ""
-    return StepOutput(
+    output = StepOutput(
         sequence.request_id,
         tuple(kept),
         tuple(origins),
@@ -42,6 +57,7 @@ def emit(sequence: SequenceState, draft: Draft, verdict: Verdict, logits: Tensor
         logprobs,
         finish_reason=sequence.finish_reason,
     )
+    return Emission(output, len(kept) + end_token)
 
 
 def _refused(verdict: Verdict, draft: Draft) -> tuple[int, ...]:

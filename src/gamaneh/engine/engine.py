@@ -44,6 +44,7 @@ class Round:
     """What happened in one step, request by request."""
 
     verdicts: dict[str, Verdict] = field(default_factory=dict)
+    emitted: dict[str, int] = field(default_factory=dict)
     outputs: list[StepOutput] = field(default_factory=list)
 
 
@@ -243,8 +244,9 @@ class Engine:
             rows = logits[-(1 + len(draft)) :]
             target = DraftRows(rows, draft, sequence.sampler, len(sequence.tokens), self.target.vocab_size)
             verdict = sequence.rule.judge(draft, target)
-            round_.verdicts[sequence.request_id] = verdict
-            output = emit(sequence, draft, verdict, rows)
+            emission = emit(sequence, draft, verdict, rows)
+            round_.verdicts[sequence.request_id], round_.emitted[sequence.request_id] = verdict, emission.emitted
+            output = emission.output
         round_.outputs.append(replace(output, prompt_logprobs=prompt_logprobs))
 
     def _commit(self, plan: Plan, round_: Round, forward: Forward) -> None:
@@ -286,7 +288,7 @@ class Engine:
             drafted=len(draft),
             depth=draft.depth,
             accepted=verdict.accepted,
-            emitted=len(verdict.tokens),
+            emitted=round_.emitted[request_id],
             batch_size=batch_size,
             context_len=item.sequence.cached_len,
             draft_seconds=drafts.seconds.get(item.decision.proposer, 0.0),

@@ -113,7 +113,7 @@ class Steering:
             return
         account = Account(
             spent=drafts.seconds[name],
-            accepted=sum(report.accepted for report in reports),
+            saved=sum(report.emitted - 1 for report in reports),
             plain_seconds=self.cost.verify_seconds(size, batch=size, context=context),
             batch_size=size,
             patience=max(report.depth * (report.reason_code is ReasonCode.FIXED) for report in reports),

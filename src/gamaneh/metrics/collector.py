@@ -24,6 +24,7 @@ class SpeculationStats:
 
     Args:
         rounds: verifications of one request; drafts: those with a draft.
+        accepted, emitted: as in `StepReport`.
         accepted_at: accepted_at[i] counts drafts whose first i + 1 candidates were all accepted.
         offered_at: offered_at[i] counts drafts with at least i + 1 candidates on their longest path.
         decisions: rounds by what drafted and why.

@@ -54,7 +54,7 @@ class SpeculationSeries:
         verified, kept = "Candidates that were verified.", "Candidates that were kept."
         kept_at = "Drafts whose candidates up to this position were all kept; the first position is 0."
         verified_at = "Drafts with a candidate at this position; the first position is 0."
-        asked = "Tokens emitted in rounds that this proposer was asked in; none is plain."
+        asked = "Tokens emitted in rounds that this proposer was asked in, end tokens included; none is plain."
 
         self.num_drafts = counter("spec_decode_num_drafts", "Drafts that were verified.")
         self.num_draft_tokens = counter("spec_decode_num_draft_tokens", verified)

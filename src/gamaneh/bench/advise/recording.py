@@ -11,7 +11,7 @@ from gamaneh.bench.advise.costs import Cell
 from gamaneh.bench.advise.timing import StepTimes
 from gamaneh.bench.advise.trace import Round, Trace
 from gamaneh.bench.advise.workload import Request
-from gamaneh.core import FinishReason, StepReport
+from gamaneh.core import StepReport
 from gamaneh.engine.llm import LLM, Generation
 from gamaneh.errors import InvalidRequest
 from gamaneh.options import SamplingParams, SpeculationOptions
@@ -139,13 +139,9 @@ def _trace(one: Answered, largest: int, prefill_seconds: float) -> Trace:
 
 
 def _rounds(answer: Generation) -> Iterable[Round]:
-    """The end token is emitted as well; what a last draft holds beyond the end of the answer is not."""
-    left = len(answer.tokens) - 1 + (answer.finish_reason is FinishReason.STOP)
+    """What a last draft holds beyond the end of the answer is of no use."""
     for report in answer.reports:
-        emitted = min(report.emitted, left)
-        if emitted > 0:
-            yield Round(report.depth, report.drafted, min(report.accepted, emitted), emitted)
-        left -= emitted
+        yield Round(report.depth, report.drafted, min(report.accepted, report.emitted), report.emitted)
 
 
 def _draft_seconds(answers: Sequence[Answered], steps: StepTimes) -> dict[Cell, list[float]]:

@@ -21,7 +21,8 @@ FORMULAS: Mapping[str, str] = {
     "draft, verify = whole seconds of the rounds that a request had a part in; other = decode - draft - verify",
     "acceptance_rate": "accepted / drafted; pooled over all requests. It falls as k grows: print k beside it",
     "acceptance_rate_macro": "mean over the requests of accepted / drafted",
-    "tokens_per_round": "(accepted + 1) summed / rounds; 1 is plain decoding",
+    "tokens_per_round": "emitted / rounds, where tokens are emitted up to the end of an output, end tokens included; "
+    "1 is plain decoding",
     "tokens_per_round_macro": "mean over the requests of emitted / rounds",
     "accepted_per_draft": "accepted / drafts",
     "survival": "s_i = drafts whose first i candidates were all accepted / drafts with at least i candidates; later "
