@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from served import VOCAB, ChatBytes, Running, engine_for, saying, streamed
 
+from gamaneh.proposers.grammar import GrammarProposer
 from gamaneh.server.chat import template_messages
 from gamaneh.server.errors import ApiError
 from gamaneh.server.schemas import ChatRequest, parse
@@ -197,6 +198,15 @@ class TestStructuredOutput:
             assert choice["finish_reason"] == "stop"
             plain = running.chat("hello", **asked, speculation={"enabled": False})["choices"][0]
             assert plain == choice
+
+    def test_drafts_can_be_made_under_the_grammar(self, start) -> None:
+        engine = engine_for(hashed(VOCAB), max_context=2048, num_blocks=2048)
+        engine.register(GrammarProposer(ChatBytes()))
+        running = start(engine)
+        asked = {"temperature": 1, "seed": 3, "response_format": PAIR}
+        made = running.chat("hello", **asked, speculation={"proposer": "grammar", "metrics": True})
+        assert made["choices"] == running.chat("hello", **asked, speculation={"enabled": False})["choices"]
+        assert made["gamaneh"]["speculation"]["accepted"] > 0
 
     def test_an_object_of_any_shape_parses(self, start) -> None:
         script = saying('{"k": [1, 2, {"z": null}]} and more', PROMPT)
