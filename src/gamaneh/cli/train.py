@@ -43,7 +43,7 @@ def write_prompts(
     seed: Annotated[int, typer.Option(help="Other prompts with another seed.")] = 0,
 ) -> None:
     """Write prompts of our own making, in English, Persian and about code, to train with."""
-    from gamaneh.train.files import room_for
+    from gamaneh.files import room_for
     from gamaneh.train.recipes.prompts import SHARES, make_prompts
 
     for name in category or ():

@@ -8,10 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-import shutil
-import tempfile
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, TypeVar
@@ -22,6 +19,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from gamaneh.errors import CorruptModel, ModelError, UnsupportedModel
+from gamaneh.files import whole_folder
 from gamaneh.heads.target import TargetMark, mark_target
 from gamaneh.heads.trainable import DraftHeads
 from gamaneh.models.loading import LoadedModel
@@ -112,13 +110,10 @@ def save_artifact(artifact: Artifact, folder: Path) -> None:
     _check_finite(artifact.tensors, folder)
     if folder.exists() and not (folder / CONFIG).is_file() and any(folder.iterdir()):
         raise ModelError(f"{folder} must be empty or hold heads to be replaced, got other files")
-    try:
-        with _fresh_folder(folder) as fresh:
-            save_file({name: tensor.contiguous() for name, tensor in artifact.tensors.items()}, fresh / TENSORS)
-            text = json.dumps(_config(artifact, _sha256(fresh / TENSORS)), indent=2, ensure_ascii=False)
-            (fresh / CONFIG).write_text(f"{text}\n", encoding="utf-8")
-    except (OSError, SafetensorError) as error:
-        raise ModelError(f"heads must be written to {folder} as a whole, nothing was: {error}") from error
+    with whole_folder(folder) as fresh:
+        save_file({name: tensor.contiguous() for name, tensor in artifact.tensors.items()}, fresh / TENSORS)
+        text = json.dumps(_config(artifact, _sha256(fresh / TENSORS)), indent=2, ensure_ascii=False)
+        (fresh / CONFIG).write_text(f"{text}\n", encoding="utf-8")
 
 
 def load_artifact(path: Path) -> Artifact:
@@ -255,19 +250,3 @@ def _described(mark: TargetMark) -> str:
 def _complain(artifact: Artifact, what: str, names: set[str]) -> None:
     if names:
         raise CorruptModel(f"{artifact.kind} heads {what} {', '.join(sorted(names))}")
-
-
-@contextmanager
-def _fresh_folder(folder: Path) -> Iterator[Path]:
-    """An empty folder beside `folder`, which takes its place when all went well and is gone when not."""
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    work = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
-    try:
-        fresh = work / "new"
-        fresh.mkdir()
-        yield fresh
-        if folder.exists():
-            folder.rename(work / "old")
-        fresh.rename(folder)
-    finally:
-        shutil.rmtree(work, ignore_errors=True)

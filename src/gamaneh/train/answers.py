@@ -13,9 +13,9 @@ from gamaneh.core import FinishReason, StepOutput
 from gamaneh.engine.assembly import build_engine
 from gamaneh.engine.engine import Engine
 from gamaneh.errors import GamanehError
+from gamaneh.files import append_to
 from gamaneh.models.loading import LoadedModel
 from gamaneh.options import EngineOptions, SamplingParams, SpeculationOptions
-from gamaneh.train.files import append_to
 from gamaneh.train.runs import Tick
 from gamaneh.train.samples import Question
 

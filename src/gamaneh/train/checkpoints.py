@@ -16,8 +16,8 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from gamaneh.errors import CorruptModel
+from gamaneh.files import whole_folder
 from gamaneh.models.weights import read_json
-from gamaneh.train.files import whole_folder
 
 WEIGHTS, OPTIMIZER, COURSE = "model.safetensors", "optimizer.pt", "course.json"
 

@@ -16,9 +16,9 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from gamaneh.files import append_to
 from gamaneh.heads.target import mark_target
 from gamaneh.models.loading import LoadedModel
-from gamaneh.train.files import append_to
 from gamaneh.train.reading import TOKENS_AT_ONCE, TargetReader, grouped
 from gamaneh.train.runs import Tick
 from gamaneh.train.samples import Sample

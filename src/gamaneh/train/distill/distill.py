@@ -12,13 +12,13 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from gamaneh.errors import InvalidOption
+from gamaneh.files import whole_folder
 from gamaneh.heads.artifact import mark_target
 from gamaneh.models.loading import LoadedModel, load
 from gamaneh.train.checkpoints import Course
 from gamaneh.train.corpus import Corpus, corpus_features
 from gamaneh.train.distill.lesson import DistillLesson
 from gamaneh.train.distill.student import cut_student, scratch_student
-from gamaneh.train.files import whole_folder
 from gamaneh.train.loop import Loop
 from gamaneh.train.options import LoopOptions, StudentOptions
 from gamaneh.train.provenance import describe_course, provenance
@@ -88,8 +88,6 @@ def _student(loaded: LoadedModel, options: StudentOptions) -> PreTrainedModel:
 
 
 def _write(student: PreTrainedModel, loaded: LoadedModel, about: dict[str, Any], out: Path) -> None:
-    if out.exists():
-        out.rmdir()
     with whole_folder(out) as fresh:
         nn.Module.to(student, dtype=loaded.dtype)
         student.save_pretrained(fresh)

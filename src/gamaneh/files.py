@@ -43,7 +43,7 @@ def append_to(path: Path, content: bytes) -> None:
 
 @contextmanager
 def whole_folder(folder: Path) -> Iterator[Path]:
-    """An empty folder that gets the name `folder`, which must be free, when all went well, and is gone when not.
+    """An empty folder that takes the place of `folder`, new or not, when all went well, and is gone when not.
 
     Raises:
         ModelError: it cannot be written.
@@ -55,9 +55,19 @@ def whole_folder(folder: Path) -> Iterator[Path]:
         try:
             yield fresh
             _flush(fresh)
-            fresh.rename(folder)
+            _put(fresh, folder)
         finally:
             shutil.rmtree(fresh, ignore_errors=True)
+
+
+def _put(fresh: Path, folder: Path) -> None:
+    """What is there already is kept beside it until the other has its name."""
+    old = folder.with_name(f".{folder.name}.old")
+    if folder.exists():
+        shutil.rmtree(old, ignore_errors=True)
+        folder.rename(old)
+    fresh.rename(folder)
+    shutil.rmtree(old, ignore_errors=True)
 
 
 def _flush(folder: Path) -> None:
