@@ -20,6 +20,7 @@ from gamaneh.errors import InvalidRequest
 from gamaneh.metrics.collector import SpeculationStats
 from gamaneh.metrics.memory import peak_resident_bytes
 from gamaneh.options import SamplingParams
+from gamaneh.prefix import common_prefix
 
 if TYPE_CHECKING:
     from gamaneh.engine.llm import Generation
@@ -161,8 +162,7 @@ def _batched(speculative: Generator, pairs: Sequence[_Pair], params: SamplingPar
 
 def _mismatch(plain: Generator, pair: _Pair, params: SamplingParams) -> Mismatch:
     ours, theirs = pair.plain.tokens, pair.speculative.tokens
-    shared = min(len(ours), len(theirs))
-    position = next((at for at in range(shared) if ours[at] != theirs[at]), shared)
+    position = common_prefix(ours, theirs)
     return Mismatch(
         prompt=pair.case.id,
         position=position,

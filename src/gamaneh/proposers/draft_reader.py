@@ -10,6 +10,7 @@ from torch import Tensor
 from gamaneh.kv.manager import KVManager
 from gamaneh.models.batch import Feed
 from gamaneh.models.runner import Runner
+from gamaneh.prefix import common_prefix
 
 CHUNK = 256
 """Tokens that one request feeds in one forward of the draft model while it catches up."""
@@ -144,9 +145,3 @@ class DraftReader:
         cached = self._cached[reading.request_id].tokens
         cached += reading.behind(len(cached))[:count]
         self.kv.commit(reading.request_id, cached, count)
-
-
-def common_prefix(first: Sequence[int], second: Sequence[int], known: int = 0) -> int:
-    """Length of the common prefix, of which the first `known` tokens need not be compared."""
-    shortest = min(len(first), len(second))
-    return next((at for at in range(known, shortest) if first[at] != second[at]), shortest)

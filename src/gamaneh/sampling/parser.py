@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from itertools import takewhile
 from typing import TYPE_CHECKING
 
+from gamaneh.prefix import common_prefix
+
 if TYPE_CHECKING:
     from llguidance import LLMatcher, LLTokenizer
 
@@ -35,7 +37,7 @@ class Parser:
         """Stand behind the committed tokens and `path`; False where one of them is refused or an end token."""
         wanted = (*self._tokens[self._committed :], *path)
         before_end = tuple(takewhile(lambda token: token not in self._ends, wanted))
-        shared = _common_prefix(self._tried, before_end)
+        shared = common_prefix(self._tried, before_end)
         self.matcher.rollback(len(self._tried) - shared)
         shared += self.matcher.try_consume_tokens(list(before_end[shared:]))
         settled = min(shared, len(self._tokens) - self._committed)
@@ -86,7 +88,3 @@ class Scout:
     def _spelled(self, piece: bytes) -> list[int]:
         """Some tokens of a text, without characters of which it holds only a part; nothing is found behind those."""
         return self._vocabulary.greedy_tokenize(piece.decode(errors="ignore"))
-
-
-def _common_prefix(first: Sequence[int], second: Sequence[int]) -> int:
-    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(first, second, strict=False)))

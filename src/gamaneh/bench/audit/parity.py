@@ -15,6 +15,7 @@ from gamaneh.bench.audit.subject import Fault, Subject
 from gamaneh.core import ROOT, TargetRows, Use
 from gamaneh.engine.engine import Engine
 from gamaneh.options import SamplingParams
+from gamaneh.prefix import common_prefix
 from gamaneh.sampling import noise
 
 HEADROOM = 2.0
@@ -81,7 +82,7 @@ def _plant(subject: Subject, questions: Sequence[Question], plain: Sequence[Answ
 def _difference(
     engine: Engine, way: str, question: Question, plain: Answer, speculative: Answer, rounding: float | None
 ) -> Difference:
-    position = _parting(plain.tokens, speculative.tokens)
+    position = common_prefix(plain.tokens, speculative.tokens)
     margin = None if speculative.error else _margins(engine, question, plain.tokens[:position])[-1]
     return Difference(
         prompt=question.id,
@@ -145,11 +146,6 @@ class _Margin:
             scores = scores + noise.gumbel(self._params.seed, self._prompt_len + position, Use.TARGET, tokens)
         best, second = scores.topk(2).values.tolist()
         return float(best - second)
-
-
-def _parting(plain: Sequence[int], speculative: Sequence[int]) -> int:
-    shared = min(len(plain), len(speculative))
-    return next((at for at in range(shared) if plain[at] != speculative[at]), shared)
 
 
 def _at(tokens: Sequence[int], position: int) -> int | None:

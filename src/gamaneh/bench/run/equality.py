@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import aclosing
 from dataclasses import replace
-from itertools import takewhile
 
 from gamaneh.bench.result import Difference, Equality
 from gamaneh.bench.run.measure import Measured, Record
 from gamaneh.bench.run.plan import Plan
 from gamaneh.bench.run.sides import Side
 from gamaneh.errors import GamanehError
+from gamaneh.prefix import common_prefix
 
 SHOWN = 60
 """Characters of each output that are shown from the difference on."""
@@ -50,7 +50,7 @@ def _differing(loads: Sequence[Measured]) -> list[tuple[Record, Record]]:
 
 def _difference(plain: Record, speculative: Record) -> Difference:
     ours, theirs = plain.answer.text, speculative.answer.text
-    position = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(ours, theirs, strict=False)))
+    position = common_prefix(ours, theirs)
     return Difference(
         prompt=plain.prompt.id,
         position=position,

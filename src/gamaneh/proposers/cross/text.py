@@ -15,9 +15,10 @@ from collections.abc import Iterable, Sequence
 from torch import Tensor
 
 from gamaneh.core import Draft, ProposalRow
+from gamaneh.prefix import common_prefix
 from gamaneh.proposers.cross.spelling import Speller
 from gamaneh.proposers.cross.transcript import FARTHEST, LOOK_BEHIND, Transcriber, Transcript
-from gamaneh.proposers.draft_reader import Reading, common_prefix
+from gamaneh.proposers.draft_reader import Reading
 from gamaneh.proposers.growth import DraftStyle
 
 PATIENCE = 4
