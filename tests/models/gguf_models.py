@@ -86,6 +86,8 @@ def as_gguf(model: PreTrainedModel, architecture: str) -> GgufDraft:
         metadata |= {"rope.scaling.type": "linear", "rope.scaling.factor": 8.0}
     else:
         metadata["rope.freq_base"] = float(config.rope_parameters["rope_theta"])
+        if config.model_type == "mistral":
+            metadata["attention.sliding_window"] = config.sliding_window
     draft = GgufDraft(architecture, {f"{architecture}.{key}": value for key, value in metadata.items()})
     for name, parameter in model.named_parameters():
         draft.tensors[_gguf_name(name, architecture)] = _converted(

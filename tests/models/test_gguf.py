@@ -28,6 +28,7 @@ MODELS = {
     "llama 2": ("llama", {}),
     "llama with biases": ("llama", {}),
     "smollm2": ("llama", {}),
+    "mistral": ("llama", {}),
     "qwen2": ("qwen2", {}),
     "qwen3": ("qwen3", {}),
     "smollm3": ("smollm3", {"no_rope_layers": [1, 1, 1]}),
@@ -77,6 +78,19 @@ def test_gemma3_has_a_global_layer_after_five_local_ones(tmp_path: Path) -> None
     config = config_of(written(tmp_path, "gemma 3", block_count=6))
     assert [layer.window for layer in config.layers] == [16, 16, 16, 16, 16, None]
     assert config.ropes == (RopeSpec(theta=1e6, scaling="linear", factor=8.0), RopeSpec(theta=1e4))
+
+
+@pytest.mark.parametrize(("window", "seen"), [(16, 16), (0, None), (None, None), (128, None)])
+def test_a_llama_that_names_a_window_has_it_in_all_layers(window: int, seen: int | None, tmp_path: Path) -> None:
+    config = config_of(written(tmp_path, **{"attention.sliding_window": window, "context_length": 128}))
+    assert [layer.window for layer in config.layers] == [seen] * config.num_layers
+
+
+def test_a_window_whose_layers_are_not_known_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UnsupportedModel, match=r"qwen2 file must not have attention\.sliding_window, got 16"):
+        config_of(written(tmp_path, "qwen2", **{"attention.sliding_window": 16}))
+    with pytest.raises(UnsupportedModel, match=r"llama\.attention\.sliding_window_pattern"):
+        config_of(written(tmp_path, **{"attention.sliding_window": 16, "attention.sliding_window_pattern": 6}))
 
 
 def test_yarn_is_read(tmp_path: Path) -> None:

@@ -50,7 +50,7 @@ ARCHITECTURES: Mapping[str, GgufArchitecture] = {
         },
     ),
 }
-"""By `general.architecture`; Mistral files say llama."""
+"""By `general.architecture`; Mistral files say llama, see `_model_type`."""
 
 END_TOKENS = frozenset(
     {"<|im_end|>", "<|eot_id|>", "<|eom_id|>", "<|end_of_text|>", "<|endoftext|>", "<|end|>", "<end_of_turn>"}
@@ -124,6 +124,7 @@ def gguf_config(file: GgufFile) -> DecoderConfig:
     architecture = _architecture(file.metadata)
     values = _Values(file.metadata)
     values.refuse(*_REFUSED)
+    model_type = _model_type(architecture, values)
     heads, hidden = values.need("attention.head_count"), values.need("embedding_length")
     head_dim = values.get("attention.key_length", hidden // max(heads, 1))
     for key in ("attention.value_length", "rope.dimension_count"):
@@ -131,7 +132,7 @@ def gguf_config(file: GgufFile) -> DecoderConfig:
             raise UnsupportedModel(f"{key} must equal the head's size ({head_dim}), got {values.get(key)}")
     return decoder_config(
         {
-            "model_type": architecture.model_type,
+            "model_type": model_type,
             "vocab_size": _vocab_size(file),
             "hidden_size": hidden,
             "intermediate_size": values.need("feed_forward_length"),
@@ -144,7 +145,7 @@ def gguf_config(file: GgufFile) -> DecoderConfig:
             "tie_word_embeddings": "output.weight" not in file.tensors,
             "bos_token_id": file.metadata.get("tokenizer.ggml.bos_token_id"),
             "eos_token_id": list(end_ids(file.metadata)),
-            **_own_settings(file, values, architecture.model_type, head_dim),
+            **_own_settings(file, values, model_type, head_dim),
         }
     )
 
@@ -206,6 +207,20 @@ def _architecture(metadata: Metadata) -> GgufArchitecture:
     return ARCHITECTURES[name]
 
 
+def _model_type(architecture: GgufArchitecture, values: _Values) -> str:
+    """The family; a Llama that names a window in all its layers is a Mistral.
+
+    A window as long as the context cuts nothing off, whichever layers have it.
+    """
+    kind, window = architecture.model_type, values.get("attention.sliding_window")
+    if kind == "gemma3_text" or not window or window >= values.need("context_length"):
+        return kind
+    values.refuse("attention.sliding_window_pattern")
+    if kind != "llama":
+        raise UnsupportedModel(f"a {kind} file must not have attention.sliding_window, got {window}")
+    return "mistral"
+
+
 def _vocab_size(file: GgufFile) -> int:
     if "token_embd.weight" not in file.tensors:
         raise CorruptModel(f"{file.path} must hold the tensor token_embd.weight, got none")
@@ -219,7 +234,8 @@ def _own_settings(file: GgufFile, values: _Values, model_type: str, head_dim: in
     theta = values.get("rope.freq_base", 10000.0)
     rope = {"rope_theta": theta, **_rope_scaling(values), **_frequency_scaling(file, theta, head_dim)}
     biased = {"attention_bias": "blk.0.attn_q.bias" in file.tensors, "mlp_bias": "blk.0.ffn_up.bias" in file.tensors}
-    return {"rope_parameters": rope, **(biased if model_type == "llama" else {})}
+    own = {"llama": biased, "mistral": {"sliding_window": values.get("attention.sliding_window")}}
+    return {"rope_parameters": rope, **own.get(model_type, {})}
 
 
 def _gemma3_settings(values: _Values, head_dim: int) -> dict[str, Any]:
