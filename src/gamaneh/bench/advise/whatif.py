@@ -17,9 +17,10 @@ from gamaneh.bench.advise.costs import Cell, Costs, Surface
 from gamaneh.bench.advise.predict import Prediction, Predictor
 from gamaneh.bench.advise.trace import Round, Trace
 from gamaneh.bench.advise.workload import Encode, Request
-from gamaneh.core import ROOT, Draft, ProposalRow, Proposer, Verdict
+from gamaneh.core import Draft, ProposalRow, Proposer, Verdict
 from gamaneh.errors import GamanehError, InvalidOption
 from gamaneh.options import SamplingParams
+from gamaneh.proposers.merging import walk
 from gamaneh.sampling.pipeline import RequestSampler
 
 FREE = Costs(Surface({(1, 0): (1.0,)}))
@@ -139,7 +140,7 @@ class _Replay:
             row.max_depth = row.max_nodes = min(self.k, left - 1)
             draft = self._propose(row) if row.max_depth else Draft()
             coming = request.answer[len(tokens) - first :]
-            path = _followed(draft, coming)
+            path = walk(draft, coming)
             emitted = coming[: len(path) + 1]
             tokens += emitted
             if row.max_depth:
@@ -158,18 +159,6 @@ class _Replay:
         )
         reference = self.encode(request.reference) if request.reference else ()
         return ProposalRow(request.id, tokens, self.k, self.k, sampler, reference=reference)
-
-
-def _followed(draft: Draft, coming: Sequence[int]) -> tuple[int, ...]:
-    """Nodes of the draft that the answer goes through."""
-    path: list[int] = []
-    node = ROOT
-    for token in coming:
-        node = next((child for child in draft.children(node) if draft.tokens[child] == token), ROOT)
-        if node == ROOT:
-            break
-        path.append(node)
-    return tuple(path)
 
 
 def _assumed(tokens: int, acceptance: float, k: int, draws: random.Random) -> tuple[Round, ...]:
