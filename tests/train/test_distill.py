@@ -13,6 +13,7 @@ from tokenizers import Tokenizer as FastTokenizer
 from tokenizers import decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
+from gamaneh import files
 from gamaneh.engine.llm import LLM
 from gamaneh.errors import InvalidOption, ModelError, UnsupportedModel
 from gamaneh.kv.cache import KVCache
@@ -22,7 +23,6 @@ from gamaneh.models.runner import DecoderRunner
 from gamaneh.models.tokenizer import Tokenizer
 from gamaneh.options import SamplingParams, SpeculationOptions
 from gamaneh.testing import BYTE_VOCAB, EOS_ID
-from gamaneh.train import files
 from gamaneh.train.corpus import make_corpus
 from gamaneh.train.data import Example
 from gamaneh.train.distill.distill import ABOUT, distill
