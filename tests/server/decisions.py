@@ -37,6 +37,7 @@ def _routed_plain() -> list[Decision]:
         _decide(failed, AUTO, FEATURES),
         *(_decide(_failing(fault), "lookup", FEATURES) for fault in Fault if fault is not Fault.SLOW),
         _decide(Router(Quarantine(), {}), AUTO, FEATURES),
+        _decide(Router(Quarantine(), {"grammar": Needs(instant=True, grammar=True)}), "grammar", FEATURES),
     ]
 
 
