@@ -16,6 +16,7 @@ from gamaneh.bench.advise.checklist import CODES, Status
 from gamaneh.bench.advise.measure import Effort, timed_depths
 from gamaneh.bench.advise.verdict import Outcome
 from gamaneh.bench.advise.workload import Workload
+from gamaneh.bench.statistics import Interval
 from gamaneh.options import EngineOptions, SamplingParams
 
 QUESTION = Question(
@@ -81,6 +82,16 @@ def test_a_bad_draft_is_not_advised() -> None:
     assert advice.verdict.command[-1] == "--plain"
     assert statuses(advice)["draft_faster"] is Status.FAIL
     assert statuses(advice)["confirmed"] is Status.FAIL
+
+
+def test_what_other_proposers_gain_in_service_does_not_speak_for_a_bad_draft(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = validate._outcome
+    served = Interval(1.5, 1.3, 1.8)
+    monkeypatch.setattr(validate, "_outcome", lambda *arguments: replace(real(*arguments), served=served))
+    verdict = ask.__wrapped__(BAD).verdict
+    assert verdict.outcome is Outcome.DO_NOT
+    assert [reason.key for reason in verdict.reasons] == ["others", "too_few"]
+    assert verdict.command == QUESTION.serve
 
 
 def test_a_draft_slower_than_the_target_is_measured_all_the_same() -> None:

@@ -9,7 +9,7 @@ from enum import StrEnum
 
 from gamaneh.bench.advise.checklist import LEAST_DECODE_SHARE, Evidence, Phrase
 from gamaneh.bench.advise.predict import Prediction
-from gamaneh.bench.advise.validate import MOST_DEVIATION
+from gamaneh.bench.advise.validate import MOST_DEVIATION, Validation
 from gamaneh.bench.statistics import Interval
 
 LEAST_GAIN = 1.05
@@ -63,6 +63,9 @@ def judge(evidence: Evidence, by_batch: Sequence[Prediction], serve: Sequence[st
         return Verdict(Outcome.NO_VERDICT, (_disagreement(evidence),))
     fixed = outcome.measured.value > FIXED_MARGIN * outcome.served.value
     gain = outcome.measured if fixed else outcome.served
+    if _is_others(outcome, gain):
+        reasons = (_others(outcome), *_causes(evidence, by_batch))
+        return Verdict(Outcome.DO_NOT, reasons, outcome.measured, command=tuple(serve))
     if gain.low <= 1.0 and gain.value >= LEAST_GAIN:
         return Verdict(Outcome.NO_VERDICT, (_uncertainty(evidence, gain),), gain)
     against = tuple(_objections(evidence, gain))
@@ -80,6 +83,11 @@ def judge(evidence: Evidence, by_batch: Sequence[Prediction], serve: Sequence[st
     )
 
 
+def _is_others(outcome: Validation, gain: Interval) -> bool:
+    """Whether service gains although the pick alone surely loses: it withdraws, and others draft instead."""
+    return outcome.measured.high < 1.0 and gain.value >= LEAST_GAIN
+
+
 def unmeasured(reasons: Sequence[Phrase]) -> Verdict:
     """No verdict, as nothing could be measured."""
     return Verdict(Outcome.NO_VERDICT, tuple(reasons))
@@ -89,6 +97,11 @@ def _disagreement(evidence: Evidence) -> Phrase:
     outcome = evidence.validation
     values = {"predicted": outcome.predicted, "measured": outcome.measured.value}
     return Phrase("disagreement", {**values, "deviation": outcome.deviation, "most": MOST_DEVIATION})
+
+
+def _others(outcome: Validation) -> Phrase:
+    alone, served = outcome.measured, outcome.served.value
+    return Phrase("others", {"value": alone.value, "low": alone.low, "high": alone.high, "served": served})
 
 
 def _uncertainty(evidence: Evidence, gain: Interval) -> Phrase:

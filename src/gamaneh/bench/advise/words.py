@@ -70,7 +70,7 @@ SENTENCES: Mapping[Language, Mapping[str, str]] = {
         "fallback_broken": "{failures} failures of a broken proposer met, and the answer was not the plain one",
         "confirmed": "measured {value:.2f} [{low:.2f}, {high:.2f}], predicted {predicted:.2f}; as served {served:.2f}",
         "use": "Use it: {title}.",
-        "do_not": "Do not speculate here; the best candidate was {title}.",
+        "do_not": "Do not use it; the best candidate was {title}.",
         "no_verdict": "No verdict.",
         "gains": "Measured gain with {batch} at once: {value:.2f} times [{low:.2f}, {high:.2f}]; best fixed draft "
         "length {k}: {fixed:.2f} measured, {predicted:.2f} predicted.",
@@ -83,6 +83,8 @@ SENTENCES: Mapping[Language, Mapping[str, str]] = {
         "differs": "{differing} answers are not those of plain decoding. Please report that as a fault.",
         "no_memory": "The memory holds {largest} requests at once with the draft, and there are {batch}.",
         "no_gain": "The measured gain is {value:.2f} times [{low:.2f}, {high:.2f}], less than {least:.2f}.",
+        "others": "At its best draft length it was measured at {value:.2f} times [{low:.2f}, {high:.2f}]. The gain in "
+        "service, {served:.2f} times, came from proposers that need no model of their own and are there without it.",
         "uncertain": "The measured gain, {value:.2f} times [{low:.2f}, {high:.2f}], cannot be told from none with "
         "{requests} requests. Take more of them: --limit.",
         "short": "Decoding is only {share:.0%} of the latency: drafts that cost nothing and are always right could "
@@ -117,7 +119,7 @@ SENTENCES: Mapping[Language, Mapping[str, str]] = {
         "fallback_broken": "پیشنهاددهنده‌ی خراب {failures} بار شکست خورد و پاسخ همان پاسخِ ساده نبود",
         "confirmed": "سنجیده {value:.2f} [{low:.2f}, {high:.2f}]، پیش‌بینی {predicted:.2f}؛ به شکلِ سرویس {served:.2f}",
         "use": "به کار ببرید: {title}.",
-        "do_not": "این‌جا حدس نزنید؛ بهترین نامزد {title} بود.",
+        "do_not": "به کار نبرید؛ بهترین نامزد {title} بود.",
         "no_verdict": "حکمی داده نمی‌شود.",
         "gains": "سودِ سنجیده با {batch} درخواستِ هم‌زمان: {value:.2f} برابر [{low:.2f}, {high:.2f}]؛ بهترین طولِ ثابتِ "
         "پیش‌نویس {k}: سنجیده {fixed:.2f}، پیش‌بینی {predicted:.2f}.",
@@ -130,6 +132,8 @@ SENTENCES: Mapping[Language, Mapping[str, str]] = {
         "differs": "{differing} پاسخ همان پاسخِ رمزگشاییِ ساده نیست. لطفاً این را به عنوانِ خطا گزارش کنید.",
         "no_memory": "حافظه با پیش‌نویس برای {largest} درخواستِ هم‌زمان جا دارد، و درخواست‌ها {batch} تا هستند.",
         "no_gain": "سودِ سنجیده {value:.2f} برابر [{low:.2f}, {high:.2f}] است، کمتر از {least:.2f}.",
+        "others": "با بهترین طولِ پیش‌نویس {value:.2f} برابر [{low:.2f}, {high:.2f}] سنجیده شد. سودِ سرویس، "
+        "{served:.2f} برابر، از پیشنهاددهنده‌هایی آمد که مدلی از خود نمی‌خواهند و بی آن هم هستند.",
         "uncertain": "سودِ سنجیده، {value:.2f} برابر [{low:.2f}, {high:.2f}]، با {requests} درخواست از هیچ بازشناختنی "
         "نیست. درخواست‌های بیشتری بدهید: ‎--limit‎.",
         "short": "رمزگشایی فقط {share:.0%} زمانِ پاسخ است: پیش‌نویسِ بی‌هزینه و همیشه‌درست هم بیش از {most:.2f} برابر "
