@@ -62,16 +62,13 @@ def judge(evidence: Evidence, by_batch: Sequence[Prediction], serve: Sequence[st
     if not outcome.agrees:
         return Verdict(Outcome.NO_VERDICT, (_disagreement(evidence),))
     fixed = outcome.measured.value > FIXED_MARGIN * outcome.served.value
-    gain = outcome.measured if fixed else outcome.served
-    if _is_others(outcome, gain):
-        reasons = (_others(outcome), *_causes(evidence, by_batch))
-        return Verdict(Outcome.DO_NOT, reasons, outcome.measured, command=tuple(serve))
+    gain = outcome.measured if fixed or _others_gain(outcome) else outcome.served
     if gain.low <= 1.0 and gain.value >= LEAST_GAIN:
         return Verdict(Outcome.NO_VERDICT, (_uncertainty(evidence, gain),), gain)
     against = tuple(_objections(evidence, gain))
     if against:
         reasons = (*against, *_causes(evidence, by_batch))
-        return Verdict(Outcome.DO_NOT, reasons, gain, command=(*serve, "--plain"))
+        return Verdict(Outcome.DO_NOT, reasons, gain, command=_instead(against, serve))
     k = evidence.prediction.k
     return Verdict(
         outcome=Outcome.USE,
@@ -81,11 +78,6 @@ def judge(evidence: Evidence, by_batch: Sequence[Prediction], serve: Sequence[st
         largest_batch=max((one.batch for one in by_batch if one.speedup.value >= LEAST_GAIN), default=evidence.batch),
         command=(*serve, *evidence.pick.candidate.serve_options(k if fixed else None)),
     )
-
-
-def _is_others(outcome: Validation, gain: Interval) -> bool:
-    """Whether service gains although the pick alone surely loses: it withdraws, and others draft instead."""
-    return outcome.measured.high < 1.0 and gain.value >= LEAST_GAIN
 
 
 def unmeasured(reasons: Sequence[Phrase]) -> Verdict:
@@ -99,14 +91,8 @@ def _disagreement(evidence: Evidence) -> Phrase:
     return Phrase("disagreement", {**values, "deviation": outcome.deviation, "most": MOST_DEVIATION})
 
 
-def _others(outcome: Validation) -> Phrase:
-    alone, served = outcome.measured, outcome.served.value
-    return Phrase("others", {"value": alone.value, "low": alone.low, "high": alone.high, "served": served})
-
-
 def _uncertainty(evidence: Evidence, gain: Interval) -> Phrase:
-    values = {"value": gain.value, "low": gain.low, "high": gain.high}
-    return Phrase("uncertain", {**values, "requests": len(evidence.workload.requests)})
+    return Phrase("uncertain", {**_figures(gain), "requests": len(evidence.workload.requests)})
 
 
 def _objections(evidence: Evidence, gain: Interval) -> list[Phrase]:
@@ -117,9 +103,24 @@ def _objections(evidence: Evidence, gain: Interval) -> list[Phrase]:
     if evidence.memory.largest_batch < evidence.batch:
         objections.append(Phrase("no_memory", {"batch": evidence.batch, "largest": evidence.memory.largest_batch}))
     if gain.value < LEAST_GAIN:
-        values = {"value": gain.value, "low": gain.low, "high": gain.high, "least": LEAST_GAIN}
-        objections.append(Phrase("no_gain", values))
+        objections.append(_no_gain(evidence.validation, gain))
     return objections
+
+
+def _no_gain(outcome: Validation, gain: Interval) -> Phrase:
+    if _others_gain(outcome):
+        return Phrase("others", {**_figures(gain), "served": outcome.served.value})
+    return Phrase("no_gain", {**_figures(gain), "least": LEAST_GAIN})
+
+
+def _others_gain(outcome: Validation) -> bool:
+    """Whether service gains although the pick alone surely loses: it withdraws, and others draft instead."""
+    return outcome.measured.high < 1.0 and outcome.served.value >= LEAST_GAIN
+
+
+def _instead(against: Sequence[Phrase], serve: Sequence[str]) -> tuple[str, ...]:
+    """Plain decoding; or, where nothing else speaks against speculating, what is served without the pick."""
+    return tuple(serve) if against[0].key == "others" else (*serve, "--plain")
 
 
 def _causes(evidence: Evidence, by_batch: Sequence[Prediction]) -> list[Phrase]:
@@ -140,8 +141,12 @@ def _causes(evidence: Evidence, by_batch: Sequence[Prediction]) -> list[Phrase]:
 
 def _grounds(evidence: Evidence, gain: Interval) -> list[Phrase]:
     found, outcome = evidence.prediction, evidence.validation
-    measured = {"value": gain.value, "low": gain.low, "high": gain.high, "batch": evidence.batch}
+    values = {"predicted": outcome.predicted, "fixed": outcome.measured.value, "k": found.k, "batch": evidence.batch}
     return [
-        Phrase("gains", {**measured, "predicted": outcome.predicted, "fixed": outcome.measured.value, "k": found.k}),
+        Phrase("gains", {**_figures(gain), **values}),
         Phrase("pays_from", {"tokens": found.tokens_per_round, "break_even": found.break_even}),
     ]
+
+
+def _figures(gain: Interval) -> dict[str, float]:
+    return {"value": gain.value, "low": gain.low, "high": gain.high}
