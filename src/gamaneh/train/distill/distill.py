@@ -88,6 +88,7 @@ def _student(loaded: LoadedModel, options: StudentOptions) -> PreTrainedModel:
 
 
 def _write(student: PreTrainedModel, loaded: LoadedModel, about: dict[str, Any], out: Path) -> None:
+    check_free(out)  # once more: training took its time
     with whole_folder(out) as fresh:
         nn.Module.to(student, dtype=loaded.dtype)
         student.save_pretrained(fresh)
