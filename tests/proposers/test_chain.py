@@ -8,7 +8,8 @@ import torch
 from gamaneh.core import ProposalRow, Use
 from gamaneh.errors import BadLogits
 from gamaneh.options import SamplingParams
-from gamaneh.proposers.chain import Chain, choose
+from gamaneh.proposers.candidates import best, pick
+from gamaneh.proposers.chain import Chain
 from gamaneh.sampling.pipeline import RequestSampler
 
 VOCAB = 20
@@ -72,7 +73,7 @@ def test_logits_that_are_no_numbers_are_an_error(temperature: float) -> None:
 def test_several_candidates_begin_with_the_one_that_is_taken_alone(temperature: float, sampling: str) -> None:
     request = row(temperature=temperature, seed=4)
     scores = request.sampler.scores(LOGITS, ())
-    (alone,) = choose(request, scores, 1, 1, sampling)  # type: ignore[arg-type]
-    several = choose(request, scores, 1, 5, sampling)  # type: ignore[arg-type]
+    alone = pick(request, scores, len(request.tokens), sampling)  # type: ignore[arg-type]
+    several = [token for _, token in best(request, scores, len(request.tokens), 5, sampling)]  # type: ignore[arg-type]
     assert several[0] == alone
     assert len(set(several)) == 5

@@ -8,15 +8,7 @@ import torch
 from torch import Tensor
 
 from gamaneh.core import EMPTY_DRAFT, Draft, ProposalRow
-from gamaneh.proposers.candidates import DraftSampling, allowed_scores, best, pick
-
-
-def choose(row: ProposalRow, scores: Tensor, depth: int, count: int, sampling: DraftSampling) -> list[int]:
-    """The best candidates at a depth (1 for the first), noise included, best first; fewer where fewer are allowed."""
-    position = len(row.tokens) + depth - 1
-    if count == 1:
-        return [pick(row, scores, position, sampling)]
-    return [token for _, token in best(row, scores, position, count, sampling)]
+from gamaneh.proposers.candidates import DraftSampling, allowed_scores, pick
 
 
 @dataclass(slots=True)
@@ -49,7 +41,7 @@ class Chain:
             return False
         if self.row.want_probs and self.sampling == "request":
             self.probs.append(self.row.sampler.probs(scores))
-        self.tokens += choose(self.row, scores, len(self.tokens) + 1, 1, self.sampling)
+        self.tokens.append(pick(self.row, scores, len(self.row.tokens) + len(self.tokens), self.sampling))
         return True
 
     def draft(self) -> Draft:

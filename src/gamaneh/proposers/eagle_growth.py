@@ -91,7 +91,4 @@ class Growth:
             return []
         if self.row.want_probs and self.sampling == "request":
             self.probs.append(self.row.sampler.probs(scores))
-        return self._ranked(scores, len(self.row.tokens) + len(path))
-
-    def _ranked(self, scores: Tensor, position: int) -> Found:
-        return likely(self.row, scores, position, self.width, self.sampling)
+        return likely(self.row, scores, len(self.row.tokens) + len(path), self.width, self.sampling)

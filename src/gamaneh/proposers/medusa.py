@@ -9,8 +9,8 @@ from torch import Tensor
 
 from gamaneh.core import EMPTY_DRAFT, ROOT, Draft, Needs, ProposalRow, Verdict
 from gamaneh.heads.parallel import ParallelHeads
-from gamaneh.proposers.candidates import DraftSampling, allowed_scores
-from gamaneh.proposers.chain import Chain, choose
+from gamaneh.proposers.candidates import DraftSampling, allowed_scores, best, pick
+from gamaneh.proposers.chain import Chain
 from gamaneh.proposers.static_tree import Place, static_tree, widths
 from gamaneh.proposers.vocabulary import DraftVocabulary
 
@@ -101,8 +101,13 @@ class ParallelHeadsProposer:
         """For each depth the best tokens, noise included; what is said to come before them are the best above."""
         guesses: list[list[int]] = []
         for level, count in enumerate(counts):
-            scores = allowed_scores(row, logits[level], [best for best, *_ in guesses])
+            scores = allowed_scores(row, logits[level], [first for first, *_ in guesses])
             if scores is None:
                 break
-            guesses.append(choose(row, scores, level + 1, count, self.sampling))
+            guesses.append(self._best(row, scores, len(row.tokens) + level, count))
         return guesses
+
+    def _best(self, row: ProposalRow, scores: Tensor, position: int, count: int) -> list[int]:
+        if count == 1:
+            return [pick(row, scores, position, self.sampling)]
+        return [token for _, token in best(row, scores, position, count, self.sampling)]
