@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 
 from gamaneh.core import EMPTY_DRAFT, Draft, Needs, ProposalRow, TokenMask, Verdict
 from gamaneh.errors import GamanehError
@@ -13,6 +13,14 @@ from gamaneh.proposers.cross.text import end_of_text, spell_behind
 
 TOKEN_BYTES = 8
 """Bytes of forced text that are looked for, per token of the draft."""
+
+
+@dataclass(slots=True)
+class _Reading:
+    """How far the tokens of a request were read, and the blanks that were found."""
+
+    known: int
+    blanks: Blanks = field(default_factory=Blanks)
 
 
 class GrammarProposer:
@@ -29,8 +37,7 @@ class GrammarProposer:
 
     def __init__(self, tokenizer: SupportsSpelling) -> None:
         self._speller = Speller(tokenizer)
-        self._blanks: dict[str, Blanks] = {}
-        self._known: dict[str, int] = {}  # request -> how many of its tokens were read
+        self._readings: dict[str, _Reading] = {}
 
     def propose(self, rows: Sequence[ProposalRow]) -> list[Draft]:
         """One chain per row; empty where nothing is forced."""
@@ -42,8 +49,7 @@ class GrammarProposer:
     def drop(self, request_ids: Iterable[str]) -> None:
         """Forget the blanks of these requests."""
         for request_id in request_ids:
-            self._blanks.pop(request_id, None)
-            self._known.pop(request_id, None)
+            self._readings.pop(request_id, None)
 
     def memory_bytes(self) -> int:
         """0: what is kept is the end of a text, per request."""
@@ -59,12 +65,10 @@ class GrammarProposer:
 
     def _read(self, row: ProposalRow) -> Blanks:
         """The blanks of the request, which are learned from its output alone."""
-        if row.request_id not in self._blanks:
-            self._blanks[row.request_id], self._known[row.request_id] = Blanks(), len(row.tokens) - 1
-        blanks = self._blanks[row.request_id]
-        blanks.read(self._speller.joined(row.tokens[self._known[row.request_id] :]))
-        self._known[row.request_id] = len(row.tokens)
-        return blanks
+        reading = self._readings.setdefault(row.request_id, _Reading(len(row.tokens) - 1))
+        reading.blanks.read(self._speller.joined(row.tokens[reading.known :]))
+        reading.known = len(row.tokens)
+        return reading.blanks
 
 
 def _forced(mask: TokenMask, length: int) -> tuple[bytes, ...]:
