@@ -132,6 +132,13 @@ def test_a_folder_with_files_is_refused_before_anything_is_computed(data: Path, 
     assert not tmp_path.with_name(f"{tmp_path.name}.work").exists()
 
 
+def test_heads_in_the_place_of_a_file_are_refused_before_anything_is_computed(data: Path, tmp_path: Path) -> None:
+    result = train("medusa", data, data)
+
+    assert (result.exit_code, "must be a folder or not be there, got a file" in result.stderr) == (2, True)
+    assert not data.with_name(f"{data.name}.work").exists()
+
+
 def test_prompts_are_written_for_training(tmp_path: Path) -> None:
     out = tmp_path / "fa.jsonl"
 

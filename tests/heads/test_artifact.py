@@ -74,6 +74,8 @@ def test_other_files_are_not_written_over(tmp_path: Path) -> None:
     with pytest.raises(ModelError, match="must be empty or hold heads"):
         save_artifact(tiny_heads(TARGET), tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["letter.txt"]
+    with pytest.raises(ModelError, match=r"letter\.txt must be a folder or not be there, got a file"):
+        save_artifact(tiny_heads(TARGET), tmp_path / "letter.txt")
 
 
 @pytest.mark.parametrize("older", [False, True])

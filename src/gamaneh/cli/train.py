@@ -59,10 +59,12 @@ def write_prompts(
 
 def _heads_command(kind: str) -> Callable[..., None]:
     def train_kind(chosen: TrainingSet, heads: HeadsChoice, fitting: Fitting, as_json: JsonFlag = False) -> None:
-        loaded, corpus, workshop = open_workshop(chosen, fitting)
+        from gamaneh.heads.artifact import check_free
         from gamaneh.train.heads import HeadsOrder, train_heads
         from gamaneh.train.provenance import this_command
 
+        check_free(chosen.out)
+        loaded, corpus, workshop = open_workshop(chosen, fitting)
         order = HeadsOrder(
             kind=kind.replace("-", "_"),
             shape=heads.values(),

@@ -108,12 +108,23 @@ def save_artifact(artifact: Artifact, folder: Path) -> None:
         CorruptModel: a weight is NaN or infinite.
     """
     _check_finite(artifact.tensors, folder)
-    if folder.exists() and not (folder / CONFIG).is_file() and any(folder.iterdir()):
-        raise ModelError(f"{folder} must be empty or hold heads to be replaced, got other files")
+    check_free(folder)
     with whole_folder(folder) as fresh:
         save_file({name: tensor.contiguous() for name, tensor in artifact.tensors.items()}, fresh / TENSORS)
         text = json.dumps(_config(artifact, _sha256(fresh / TENSORS)), indent=2, ensure_ascii=False)
         (fresh / CONFIG).write_text(f"{text}\n", encoding="utf-8")
+
+
+def check_free(folder: Path) -> None:
+    """Whether heads may be written there.
+
+    Raises:
+        ModelError: the folder is in use for something else, or is a file.
+    """
+    if folder.exists() and not folder.is_dir():
+        raise ModelError(f"{folder} must be a folder or not be there, got a file")
+    if folder.exists() and not (folder / CONFIG).is_file() and any(folder.iterdir()):
+        raise ModelError(f"{folder} must be empty or hold heads to be replaced, got other files")
 
 
 def load_artifact(path: Path) -> Artifact:
