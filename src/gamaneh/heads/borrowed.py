@@ -19,13 +19,6 @@ def target_embedding(decoder: Decoder) -> Embed:
 
 @torch.no_grad()
 def head_rows(decoder: Decoder, ids: Tensor | None = None) -> Tensor:
-    """`[num_ids, hidden]` rows of the output matrix for these tokens; all of it for None.
-
-    A matrix that lies packed in memory is read by its product with the identity, which changes no bit.
-    """
-    if decoder.config.tied_embedding:
-        rows = decoder.embedding
-    else:
-        identity = torch.eye(decoder.config.hidden_size, dtype=decoder.dtype, device=decoder.device)
-        rows = decoder.head(identity).T
+    """`[num_ids, hidden]` rows of the output matrix for these tokens; all of it for None."""
+    rows = decoder.embedding if decoder.config.tied_embedding else decoder.head.dense()
     return (rows if ids is None else rows[ids]).contiguous()

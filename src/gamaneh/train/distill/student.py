@@ -14,7 +14,7 @@ from gamaneh.errors import InvalidOption, UnsupportedModel
 from gamaneh.models.config import DecoderConfig, RopeSpec
 from gamaneh.models.decoder import Decoder, Layer
 from gamaneh.models.families import FAMILIES
-from gamaneh.models.linear import DenseLinear, Linear
+from gamaneh.models.linear import Linear
 from gamaneh.models.loading import LoadedModel
 from gamaneh.train.options import StudentOptions
 
@@ -155,7 +155,7 @@ def _state(decoder: Decoder, layers: Sequence[int]) -> dict[str, Tensor]:
     for place, index in enumerate(layers):
         named = _layer_state(decoder.layers[index])
         state |= {f"model.layers.{place}.{name}": tensor for name, tensor in named.items()}
-    head = decoder.embedding if decoder.config.tied_embedding else _dense(decoder.head).weight
+    head = decoder.embedding if decoder.config.tied_embedding else decoder.head.dense()
     return {**state, HEAD: head}
 
 
@@ -170,13 +170,8 @@ def _layer_state(layer: Layer) -> dict[str, Tensor]:
     }
     state = {names[part][0]: norm for part, norm in layer.norms.items()}
     for part, rows in heights.items():
-        linear = _dense(getattr(layer, part))
-        for kind, tensor in (("weight", linear.weight), ("bias", linear.bias)):
+        linear: Linear = getattr(layer, part)
+        for kind, tensor in (("weight", linear.dense()), ("bias", linear.bias)):
             if tensor is not None:
                 state |= dict(zip(names[f"{part}.{kind}"], torch.split(tensor, rows), strict=True))
     return state
-
-
-def _dense(linear: Linear) -> DenseLinear:
-    assert isinstance(linear, DenseLinear), "float32 weights lie as they are"
-    return linear
