@@ -41,7 +41,7 @@ class DenseLinear:
         return self.weight
 
     def nbytes(self) -> int:
-        return self.weight.nbytes + (0 if self.bias is None else self.bias.nbytes)
+        return self.weight.nbytes + _nbytes(self.bias)
 
 
 class PackedLinear:
@@ -64,7 +64,7 @@ class PackedLinear:
         return self._product(torch.eye(self.in_features, dtype=self.dtype), None).T.contiguous()
 
     def nbytes(self) -> int:
-        return self.out_features * self.in_features * self.dtype.itemsize + (0 if self.bias is None else self.bias.nbytes)
+        return self.out_features * self.in_features * self.dtype.itemsize + _nbytes(self.bias)
 
     def _product(self, x: Tensor, bias: Tensor | None) -> Tensor:
         product: Tensor = torch.ops.mkldnn._linear_pointwise(x, self.packed, bias, "none", [], "")
@@ -95,3 +95,7 @@ def apply_tiled(linear: Linear, x: Tensor, splits: Sequence[int]) -> Tensor:
     if len(splits) == 1:
         return linear(x)
     return torch.cat([linear(part) for part in torch.split(x, list(splits))])
+
+
+def _nbytes(bias: Tensor | None) -> int:
+    return 0 if bias is None else bias.nbytes
