@@ -55,7 +55,7 @@ def figures() -> TargetFigures:
 
 def test_every_method_is_measured_on_every_category_at_every_temperature(figures: TargetFigures) -> None:
     cells = [(row.method, row.category, row.temperature) for row in figures.rows]
-    methods = ("lookup", "draft model small", "portfolio")
+    methods = ("lookup", "draft model small", "draft model small, trees", "portfolio")
     expected = {(m, c, t) for m in methods for c in ("chat", "persian", ALL) for t in (0.0, 1.0)}
     assert (len(cells), set(cells)) == (len(expected), expected)
 
@@ -102,6 +102,13 @@ def test_methods_follow_from_what_a_target_has() -> None:
     assert {"lookup", "suffix", "auto"} <= {method.name for method in alone}
     assert not {"draft model small", "portfolio"} & {method.name for method in alone}
     assert {"draft model small", "portfolio"} <= {method.name for method in pair}
+
+
+def test_drafts_that_can_branch_are_measured_as_trees_too() -> None:
+    methods = {method.name: method for method in methods_of(PARTS)}
+    trees = methods["draft model small, trees"]
+    assert trees.open(PARTS, 3).engine.proposers["draft_model"].needs.branching > 1
+    assert methods["draft model small"].open(PARTS, 3).engine.proposers["draft_model"].needs.branching == 1
 
 
 def test_methods_can_be_chosen_by_name_and_by_proposer() -> None:

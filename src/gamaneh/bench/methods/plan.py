@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from gamaneh.bench.compare import Case
 from gamaneh.bench.prompt_set import Prompt
@@ -23,6 +23,12 @@ CATEGORIES = ("chat", "code", "editing", "summarising", "persian")
 
 PERSIAN = "fa"
 SEED = 0
+
+BRANCHING = ("draft_model", "eagle")
+"""Proposers whose drafts are chains unless trees are asked for."""
+
+TREE = 2
+"""Candidates on each level of the drafts that are measured as trees."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,12 +79,14 @@ class Method:
         proposer: name of the proposer.
         drafts: names of the draft models that it gets, one at most.
         heads: kinds of the heads that it gets.
+        branching: candidates on each level of its drafts; None leaves it to the proposer.
     """
 
     name: str
     proposer: str
     drafts: tuple[str, ...] = ()
     heads: tuple[str, ...] = ()
+    branching: int | None = None
 
     def open(self, parts: Parts, draft_length: int | None) -> LLM:
         """An engine of its own, with nothing in it that the method does not need.
@@ -93,18 +101,16 @@ class Method:
             parts.target,
             draft_model=next((parts.drafts[name] for name in self.drafts), None),
             heads=[parts.heads[kind] for kind in self.heads],
-            speculation=_adaptive(self.proposer) if draft_length is None else _fixed(self.proposer, draft_length),
+            speculation=self._adaptive() if draft_length is None else self._fixed(draft_length),
             options=EngineOptions(max_batch=1),
         )
 
+    def _adaptive(self) -> SpeculationOptions:
+        return SpeculationOptions(proposer=self.proposer, draft_branching=self.branching)
 
-def _adaptive(proposer: str) -> SpeculationOptions:
-    return SpeculationOptions(proposer=proposer)
-
-
-def _fixed(proposer: str, draft_length: int) -> SpeculationOptions:
-    """Drafts of this length wherever there are any: those that end where they are unsure would survive more often."""
-    return SpeculationOptions(proposer=proposer, draft_length=draft_length, min_confidence=0.0, suffix_share=0.0)
+    def _fixed(self, draft_length: int) -> SpeculationOptions:
+        """Drafts of this length where there are any: those that end where they are unsure would survive more often."""
+        return replace(self._adaptive(), draft_length=draft_length, min_confidence=0.0, suffix_share=0.0)
 
 
 def methods_of(parts: Parts) -> list[Method]:
@@ -152,10 +158,17 @@ def group_of(prompt: Prompt) -> str:
 
 def _single(parts: Parts) -> Iterator[Method]:
     for proposer in (name for name in REGISTRY if name != GrammarProposer.name):  # no prompt asks for a grammar
-        if proposer == "draft_model":
-            yield from (Method(f"draft model {name}", proposer, drafts=(name,)) for name in parts.drafts)
-        else:
-            yield Method(proposer, proposer, heads=(proposer,) if proposer in parts.heads else ())
+        for own in _of_proposer(proposer, parts):
+            yield own
+            if proposer in BRANCHING:
+                yield replace(own, name=f"{own.name}, trees", branching=TREE)
+
+
+def _of_proposer(proposer: str, parts: Parts) -> Iterator[Method]:
+    if proposer == "draft_model":
+        yield from (Method(f"draft model {name}", proposer, drafts=(name,)) for name in parts.drafts)
+    else:
+        yield Method(proposer, proposer, heads=(proposer,) if proposer in parts.heads else ())
 
 
 def _combined(parts: Parts) -> Iterator[Method]:
