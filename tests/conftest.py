@@ -6,6 +6,7 @@ import logging
 from collections.abc import Iterator
 
 import pytest
+import torch
 
 from gamaneh.server.logs import CONFIGURED
 
@@ -19,3 +20,12 @@ def loggers_as_before() -> Iterator[None]:
     for logger, (handlers, propagate, level) in zip(loggers, before, strict=True):
         logger.handlers, logger.propagate = handlers, propagate
         logger.setLevel(level)
+
+
+@pytest.fixture
+def one_thread() -> Iterator[None]:
+    """Tiny matrices are slower in several threads."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)

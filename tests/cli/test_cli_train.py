@@ -1,14 +1,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-import torch
 from typer.testing import CliRunner, Result
 
 from gamaneh.cli.main import app
@@ -21,18 +19,11 @@ from gamaneh.testing import ByteTokenizer, tiny_model
 from gamaneh.train.data import read_examples
 from gamaneh.train.options import DataOptions, LoopOptions, StudentOptions
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 
 class PlainBytes(ByteTokenizer):
     backend = SimpleNamespace(chat_template=None)
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    """Tiny matrices are slower in several threads."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 @pytest.fixture(autouse=True)

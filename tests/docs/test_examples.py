@@ -8,13 +8,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import pytest
-import torch
 from markdown import DOCUMENTS, ROOT, Block, blocks
 from tiny_catalogue import install
 from typer.testing import CliRunner, Result
 
 from gamaneh.cli.main import app
 from gamaneh.server import lifecycle
+
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 TEXTS = frozenset({"text", "json"})
 """Languages of blocks to look at, not to run."""
@@ -23,15 +24,6 @@ TRANSLATED = ROOT / "README.fa.md"
 """Its examples are those of README.md, which another test makes sure of."""
 
 WITH_EXAMPLES = [path for path in DOCUMENTS if path != TRANSLATED and blocks(path)]
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    """Tiny matrices are slower in several threads."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 @pytest.fixture(autouse=True)

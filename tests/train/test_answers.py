@@ -14,6 +14,8 @@ from gamaneh.train import answers
 from gamaneh.train.answers import AnswerPlan, answer_questions, read_answers, repeats
 from gamaneh.train.samples import Question
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 PLAN = AnswerPlan(max_tokens=12, temperatures=(0.0, 1.0), seed=5, batch=3)
 QUESTIONS = [Question(tuple(f"number {at}".encode()), "all") for at in range(7)]
 

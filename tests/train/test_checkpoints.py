@@ -10,6 +10,8 @@ from gamaneh.errors import CorruptModel, ModelError
 from gamaneh.train import checkpoints
 from gamaneh.train.checkpoints import Checkpoints, Course
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 
 def module(value: float = 0.0) -> nn.Module:
     linear = nn.Linear(2, 2)

@@ -32,6 +32,8 @@ from gamaneh.train.features import compute_features
 from gamaneh.train.options import DataOptions, LoopOptions, StudentOptions
 from gamaneh.train.samples import Sample
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 DATA = DataOptions(max_length=64, held_out=2, answer_tokens=16, temperatures=(0.0,))
 LOOP = LoopOptions(epochs=40, batch_tokens=256, validate_every=20, learning_rate=5e-3)
 

@@ -14,6 +14,8 @@ from gamaneh.train import features, reading
 from gamaneh.train.features import compute_features
 from gamaneh.train.samples import Sample
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 LAYERS = (0, 1, 2)
 
 

@@ -12,6 +12,8 @@ from gamaneh.errors import InvalidOption
 from gamaneh.train.recipes.prompts import SHARES, make_prompts
 from gamaneh.train.recipes.shipped import SHIPPED
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 SLOT = re.compile(r"\{([a-z_]+)(?:#\d)?\}")
 FOLDER = files("gamaneh.train.recipes") / "prompts"
 NAMES = sorted({name for name, _ in SHARES.values()})

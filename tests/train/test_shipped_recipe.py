@@ -3,12 +3,15 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
 from tiny_training import QUICK, Listener, tiny_target
 
 from gamaneh.heads.artifact import check_target, load_artifact
 from gamaneh.train.options import DataOptions
 from gamaneh.train.recipes.prompts import SHARES
 from gamaneh.train.recipes.shipped import COMMAND, SHIPPED, Recipe, train_shipped
+
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 TINY = replace(
     SHIPPED,

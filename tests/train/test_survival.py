@@ -1,9 +1,12 @@
 from __future__ import annotations
 
+import pytest
 import torch
 
 from gamaneh.train.losses import Pairs
 from gamaneh.train.survival import RANKS, Figures, add_rounds, score_rows, shown
+
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def hits(*rows: str) -> torch.Tensor:

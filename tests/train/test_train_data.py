@@ -10,6 +10,8 @@ from gamaneh.errors import InvalidOption
 from gamaneh.train.data import Example, read_examples
 from gamaneh.train.samples import finished_samples, questions, split_held_out
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 
 def write(path: Path, *lines: object) -> Path:
     texts = [line if isinstance(line, str) else json.dumps(line) for line in lines]

@@ -7,6 +7,8 @@ from tiny_training import tiny_target
 from gamaneh.train import losses
 from gamaneh.train.losses import Pairs, SoftCrossEntropy, TargetProbs, divergence, draft_loss
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 
 def random(*shape: int, seed: int = 0) -> torch.Tensor:
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))

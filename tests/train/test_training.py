@@ -21,6 +21,8 @@ from gamaneh.train.heads import HeadsOrder, train_heads
 from gamaneh.train.loop import learning_rate
 from gamaneh.train.options import DataOptions, LoopOptions
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 LEARNED_BY_HEART = LoopOptions(epochs=120, batch_tokens=512, validate_every=60, learning_rate=1e-2, weight_decay=0.0)
 
 
