@@ -8,10 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from tiny_training import tiny_target, workshop
-from tokenizers import Tokenizer as FastTokenizer
-from tokenizers import decoders, models, pre_tokenizers
-from transformers import PreTrainedTokenizerFast
+from tiny_training import byte_tokenizer, tiny_target, workshop
 
 from gamaneh import files
 from gamaneh.engine.llm import LLM
@@ -20,7 +17,6 @@ from gamaneh.kv.cache import KVCache
 from gamaneh.models.batch import Feed
 from gamaneh.models.loading import LoadedModel, load
 from gamaneh.models.runner import DecoderRunner
-from gamaneh.models.tokenizer import Tokenizer
 from gamaneh.options import SamplingParams, SpeculationOptions
 from gamaneh.testing import BYTE_VOCAB, EOS_ID
 from gamaneh.train.corpus import make_corpus
@@ -36,16 +32,6 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 
 DATA = DataOptions(max_length=64, held_out=2, answer_tokens=16, temperatures=(0.0,))
 LOOP = LoopOptions(epochs=40, batch_tokens=256, validate_every=20, learning_rate=5e-3)
-
-
-def byte_tokenizer() -> Tokenizer:
-    """The ids of `ByteTokenizer` in a tokenizer of the library, which can be written to files."""
-    alphabet = pre_tokenizers.ByteLevel.alphabet()
-    pieces = {piece: at for at, piece in enumerate([*sorted(alphabet), "<bos>", "<eos>", "<pad>", "<unk>"])}
-    fast = FastTokenizer(models.BPE(vocab=pieces, merges=[]))
-    fast.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    fast.decoder = decoders.ByteLevel()
-    return Tokenizer(PreTrainedTokenizerFast(tokenizer_object=fast, eos_token="<eos>"), [EOS_ID])
 
 
 def target(family: str = "llama") -> LoadedModel:

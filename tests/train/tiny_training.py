@@ -8,8 +8,13 @@ from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
+from tokenizers import Tokenizer as FastTokenizer
+from tokenizers import decoders, models, pre_tokenizers
+from transformers import PreTrainedTokenizerFast
+
 from gamaneh.models.loading import LoadedModel
-from gamaneh.testing import ByteTokenizer, tiny_model
+from gamaneh.models.tokenizer import Tokenizer
+from gamaneh.testing import EOS_ID, ByteTokenizer, tiny_model
 from gamaneh.train.corpus import Corpus, make_corpus
 from gamaneh.train.data import Example
 from gamaneh.train.options import DataOptions, LoopOptions
@@ -37,6 +42,16 @@ class ChatBytes(ByteTokenizer):
 
 def tiny_target(family: str = "llama", tokenizer: ByteTokenizer | None = None) -> LoadedModel:
     return replace(tiny_model(family), tokenizer=tokenizer or PlainBytes())
+
+
+def byte_tokenizer() -> Tokenizer:
+    """The ids of `ByteTokenizer` in a tokenizer of the library, which can be written to files."""
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    pieces = {piece: at for at, piece in enumerate([*sorted(alphabet), "<bos>", "<eos>", "<pad>", "<unk>"])}
+    fast = FastTokenizer(models.BPE(vocab=pieces, merges=[]))
+    fast.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    fast.decoder = decoders.ByteLevel()
+    return Tokenizer(PreTrainedTokenizerFast(tokenizer_object=fast, eos_token="<eos>"), [EOS_ID])
 
 
 class Listener:

@@ -1,55 +1,68 @@
-"""`python -m gamaneh.train.recipes`: train the heads that come with the package."""
+"""`python -m gamaneh.train.recipes`: train the heads that come with the package, or what is measured beside them."""
 
 from __future__ import annotations
 
 import argparse
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
 from gamaneh.errors import GamanehError
 from gamaneh.models.fetch import pull
 from gamaneh.models.loading import load
-from gamaneh.train.recipes.shipped import SHIPPED, TARGET, train_shipped
+from gamaneh.train.recipes.measured import MEASURED
+from gamaneh.train.recipes.recipe import Recipe, follow
+from gamaneh.train.recipes.shipped import SHIPPED, TARGET
 from gamaneh.train.runs import Tick, Workshop, start_accelerator
 from gamaneh.train.survival import shown
 
 SECONDS_BETWEEN_LINES = 30.0
 PACKAGE = Path(__file__).parents[2]
 
+RECIPES: Mapping[str, tuple[Recipe, Path]] = {
+    "shipped": (SHIPPED, PACKAGE / "heads" / "shipped" / TARGET),
+    "measured": (MEASURED, Path("measured")),
+}
+"""Recipe and folder of its artifacts, by name."""
+
 
 def main() -> None:
     """Parse the command line, train, and say where everything lies."""
     arguments = _parser().parse_args()
     say = _clock_in_front(time.monotonic())
+    recipe, folder = RECIPES[arguments.recipe]
     try:
-        _train(arguments.model, arguments.out, arguments.work, arguments.scale, say)
+        _train(arguments.model, recipe.scaled(arguments.scale), arguments.out or folder, arguments.work, say)
     except GamanehError as error:
         print(f"gamaneh: {error}", file=sys.stderr)
         sys.exit(2)
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(description="Train the heads that come with the package, in about 50 minutes.")
-    parser.add_argument("--model", default=TARGET, help="the target; by default %(default)s")
+    parser = argparse.ArgumentParser(description="Train what a recipe says, in about 50 minutes.")
     parser.add_argument(
-        "--out", type=Path, default=PACKAGE / "heads" / "shipped" / TARGET, help="folder of the artifacts"
+        "--recipe",
+        choices=RECIPES,
+        default="shipped",
+        help="shipped: the heads that come with the package (default); measured: the others of docs/methods.md",
     )
+    parser.add_argument("--model", default=TARGET, help="the target; by default %(default)s")
+    parser.add_argument("--out", type=Path, help="folder of the artifacts (default: by recipe)")
     parser.add_argument(
-        "--work", type=Path, default=Path("shipped-heads.work"), help="folder to go on from; may be deleted afterwards"
+        "--work", type=Path, default=Path("recipes.work"), help="folder to go on from; may be deleted afterwards"
     )
     parser.add_argument("--scale", type=float, default=1.0, help="multiplies all times, 0.02 for a test in a minute")
     return parser
 
 
-def _train(model: str, out: Path, work: Path, scale: float, say: Callable[[str], None]) -> None:
+def _train(model: str, recipe: Recipe, out: Path, work: Path, say: Callable[[str], None]) -> None:
     accelerator = start_accelerator("auto", "auto", "auto")
     target = load(pull(model) if model == TARGET else model, device=str(accelerator.device))
     workshop = Workshop(accelerator, work, lambda title: _lines(title, say), say)
-    for kind, artifact in train_shipped(target, SHIPPED.scaled(scale), workshop, out).items():
-        say(f"{kind} heads in {out / kind}: {shown(artifact.quality)}")
+    for name, quality in follow(target, recipe, workshop, out).items():
+        say(f"{out / name}: {shown(quality)}")
 
 
 def _clock_in_front(started: float) -> Callable[[str], None]:

@@ -1,0 +1,81 @@
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from tiny_training import QUICK, Listener, byte_tokenizer, tiny_target
+
+from gamaneh.heads.artifact import check_target, load_artifact
+from gamaneh.heads.registry import HEAD_KINDS
+from gamaneh.train.options import DataOptions
+from gamaneh.train.recipes.measured import MEASURED
+from gamaneh.train.recipes.prompts import SHARES
+from gamaneh.train.recipes.recipe import DRAFT_MODEL, Recipe, follow
+from gamaneh.train.recipes.shipped import SHIPPED
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+TINY = replace(
+    SHIPPED,
+    prompts=14,
+    data=DataOptions(max_length=500, held_out=4, answer_tokens=12),
+    orders=tuple(replace(order, draft_vocab=200, loop=QUICK) for order in SHIPPED.orders),
+)
+
+
+def test_a_recipe_trains_all_its_heads_from_one_file_of_features(tmp_path: Path) -> None:
+    loaded, listener = tiny_target(), Listener()
+
+    trained = follow(loaded, TINY, listener.workshop(tmp_path / "work"), tmp_path / "out")
+
+    assert list(trained) == ["medusa", "eagle"]
+    for kind in trained:
+        artifact = load_artifact(tmp_path / "out" / kind)
+        check_target(artifact, loaded)
+        assert (artifact.kind, artifact.draft_vocab, artifact.provenance.command) == (kind, 200, SHIPPED.command)
+        assert "all" in artifact.quality["survival"] and set(artifact.quality["survival"]) <= {"all", *SHARES}
+    # One for the texts to learn from, one for those that were held out.
+    assert len(list((tmp_path / "work").glob("features-*.bin"))) == 2
+
+
+def test_a_recipe_that_was_done_is_not_done_again(tmp_path: Path) -> None:
+    loaded = tiny_target()
+    follow(loaded, TINY, Listener().workshop(tmp_path / "work"), tmp_path / "out")
+    listener = Listener()
+
+    follow(loaded, TINY, listener.workshop(tmp_path / "work"), tmp_path / "out")
+
+    assert [ticks[0][0] == ticks[0][1] for ticks in listener.ticks.values() if ticks] == [True] * 4
+
+
+def test_a_recipe_trains_a_draft_model_after_its_heads(tmp_path: Path) -> None:
+    loaded, student = replace(tiny_target(), tokenizer=byte_tokenizer()), MEASURED.draft_model
+    assert student is not None
+    options = replace(student.options, num_layers=1, hidden_size=16)
+    tiny = replace(TINY, orders=(), draft_model=replace(student, options=options, loop=QUICK))
+
+    qualities = follow(loaded, tiny, Listener().workshop(tmp_path / "work"), tmp_path / "out")
+
+    assert list(qualities) == [DRAFT_MODEL]
+    assert (tmp_path / "out" / DRAFT_MODEL / "model.safetensors").is_file()
+
+
+@pytest.mark.parametrize("recipe", [SHIPPED, MEASURED], ids=["shipped", "measured"])
+def test_a_recipe_takes_less_than_an_hour(recipe: Recipe) -> None:
+    assert _minutes(recipe) <= 45
+
+
+def test_every_method_that_needs_training_has_a_recipe() -> None:
+    trained = {order.kind for recipe in (SHIPPED, MEASURED) for order in recipe.orders}
+    assert trained == set(HEAD_KINDS)
+
+
+def test_times_can_be_scaled() -> None:
+    assert _minutes(MEASURED.scaled(0.5)) == _minutes(MEASURED) / 2
+
+
+def _minutes(recipe: Recipe) -> float:
+    drafts = [] if recipe.draft_model is None else [recipe.draft_model.loop.minutes]
+    limits = [recipe.data.answer_minutes, *(order.loop.minutes for order in recipe.orders), *drafts]
+    return sum(limit for limit in limits if limit is not None)
