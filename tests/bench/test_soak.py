@@ -95,15 +95,15 @@ def test_a_request_that_never_ends_is_found() -> None:
 
 
 def test_growing_memory_is_found() -> None:
-    flat = Findings(resident=[10**9] * 100)
-    growing = Findings(resident=[10**9 + at * FLAT_BYTES // 20 for at in range(100)])
+    flat = Findings(memory=[10**9] * 100)
+    growing = Findings(memory=[10**9 + at * FLAT_BYTES // 20 for at in range(100)])
     assert flat.passed
     assert not growing.passed
     assert "NOT flat" in describe(growing)
 
 
 def test_growth_during_the_warm_up_does_not_count() -> None:
-    assert Findings(resident=[10**8 * at for at in range(10)] + [10**9] * 90).passed
+    assert Findings(memory=[10**8 * at for at in range(10)] + [10**9] * 90).passed
 
 
 def test_every_fault_is_injected() -> None:

@@ -24,7 +24,7 @@ class Counters:
 
     Args:
         counts: None where the server does not count drafts, or does not draft.
-        cpu_seconds, resident, device: of its process; None where it does not say.
+        cpu_seconds, resident, private, device: of its process; None where it does not say.
         models: bytes of weights and caches, by model; target_kv: those of the target's cache.
         kv_used: blocks of that cache in use; None where it does not say.
     """
@@ -36,6 +36,7 @@ class Counters:
     models: Mapping[str, int]
     target_kv: int | None = None
     kv_used: int | None = None
+    private: int | None = None
 
 
 def read_counters(text: str, series: Series) -> Counters | None:
@@ -51,6 +52,7 @@ def read_counters(text: str, series: Series) -> Counters | None:
         resident=None if resident is None else int(resident),
         device=int(device) if device else None,
         kv_used=_whole(samples, series.kv_used),
+        private=_whole(samples, series.private),
         models={sample.labels["model"]: int(sample.value) for sample in samples.get(series.models or "", [])},
     )
 

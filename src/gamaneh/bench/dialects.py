@@ -22,6 +22,7 @@ class Series:
         emitted: output tokens. Where a server counts rounds and these alone, the difference is what was accepted.
         accepted_at, offered_at: by the label `position`.
         cpu_seconds, resident, device: processor time and memory of the process.
+        private: of its memory what must not grow; caches may, up to their size.
         models: bytes by the label `model`.
         kv_used: blocks of the KV cache in use.
     """
@@ -35,6 +36,7 @@ class Series:
     offered_at: str | None = None
     cpu_seconds: str = "process_cpu_seconds_total"
     resident: str = "process_resident_memory_bytes"
+    private: str | None = None
     device: str | None = None
     models: str | None = None
     kv_used: str | None = None
@@ -90,6 +92,7 @@ GAMANEH = Dialect(
         offered_at="gamaneh_spec_decode_num_draft_tokens_per_pos_total",
         cpu_seconds="gamaneh_process_cpu_seconds_total",
         resident="gamaneh_process_peak_memory_bytes",
+        private="gamaneh_process_private_memory_bytes",
         device="gamaneh_device_peak_memory_bytes",
         models="gamaneh_model_memory_bytes",
         kv_used="gamaneh_kv_used_blocks",

@@ -15,7 +15,7 @@ from prometheus_client.metrics_core import CounterMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from gamaneh.core import BatchReport, Origin, StepReport
-from gamaneh.metrics.memory import peak_device_bytes, peak_resident_bytes
+from gamaneh.metrics.memory import peak_device_bytes, peak_resident_bytes, private_bytes
 from gamaneh.metrics.timeline import RequestTimeline
 
 
@@ -224,6 +224,9 @@ class StateSeries:
         self.kv_total = gauge("kv_total_blocks", "Blocks of the target's KV cache.")
         self.model_bytes = gauge("model_memory_bytes", "Weights and caches of the target and of proposers.", "model")
         gauge("process_peak_memory_bytes", "Largest resident size so far.").set_function(peak_resident_bytes)
+        gauge("process_private_memory_bytes", "Resident size without files, and without keys and values.").set_function(
+            private_bytes
+        )
         gauge("device_peak_memory_bytes", "Most accelerator memory held so far.").set_function(peak_device_bytes)
         self.build = Info("gamaneh_build", "What is running.", registry=registry)
         ProcessCollector(namespace="gamaneh", registry=registry)

@@ -80,13 +80,13 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _document(effort: Effort, findings: Findings) -> dict[str, Any]:
-    samples = findings.resident[:: max(len(findings.resident) // SAMPLES, 1)]
+    samples = findings.memory[:: max(len(findings.memory) // SAMPLES, 1)]
     return {
         "benchmark": "soak",
         "passed": findings.passed,
         "effort": asdict(effort),
         **{entry.name: getattr(findings, entry.name) for entry in fields(findings)},
-        "resident": samples,
+        "memory": samples,
         "growth": findings.growth,
         "machine": asdict(describe_machine()),
         "date": datetime.now(UTC).isoformat(timespec="seconds"),

@@ -54,7 +54,7 @@ class Findings:
         outcomes: requests by how they ended: finished, aborted, refused.
         wrong, hung, failed: requests whose tokens were not those of plain decoding; that never ended; that
             ended with an error.
-        resident: bytes in memory, sampled as requests end; of a server the largest so far.
+        memory: bytes of the process's own, caches left out where that is known, sampled as requests end.
         leaked_blocks: still in use when nothing runs, in the caches of target and draft model; None where a server
             does not tell.
         broken_books: what the check of the cache's books found; empty if they agree.
@@ -65,7 +65,7 @@ class Findings:
     wrong: list[str] = field(default_factory=list)
     hung: list[str] = field(default_factory=list)
     failed: list[str] = field(default_factory=list)
-    resident: list[int] = field(default_factory=list)
+    memory: list[int] = field(default_factory=list)
     leaked_blocks: int | None = 0
     broken_books: str = ""
     faults: dict[str, int] = field(default_factory=dict)
@@ -74,12 +74,12 @@ class Findings:
     @property
     def growth(self) -> int:
         """Bytes by which memory grew after the warm-up."""
-        warm = self.resident[int(len(self.resident) * WARM_UP) :]
+        warm = self.memory[int(len(self.memory) * WARM_UP) :]
         return warm[-1] - warm[0] if warm else 0
 
     @property
     def memory_is_flat(self) -> bool:
-        return self.growth <= max(FLAT_BYTES, FLAT_SHARE * self.resident[-1]) if self.resident else True
+        return self.growth <= max(FLAT_BYTES, FLAT_SHARE * self.memory[-1]) if self.memory else True
 
     @property
     def passed(self) -> bool:
@@ -91,9 +91,9 @@ def describe(findings: Findings) -> str:
     """What happened, in words and numbers."""
     outcomes = ", ".join(f"{count} {name}" for name, count in sorted(findings.outcomes.items()))
     memory = "not looked at"
-    if findings.resident:
+    if findings.memory:
         flat = "flat" if findings.memory_is_flat else "NOT flat"
-        memory = f"{flat}: {findings.resident[-1] / 1e6:.0f} MB, {findings.growth / 1e6:+.1f} MB after the warm-up"
+        memory = f"{flat}: {findings.memory[-1] / 1e6:.0f} MB, {findings.growth / 1e6:+.1f} MB after the warm-up"
     lines = [
         f"requests    {outcomes}",
         f"hung        {len(findings.hung)} {' '.join(findings.hung[:SHOWN])}",

@@ -7,8 +7,6 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-import psutil
-
 from gamaneh.bench.soak.faults import FaultyProposer
 from gamaneh.bench.soak.findings import Effort, Findings
 from gamaneh.core import AUTO, PLAIN
@@ -16,6 +14,7 @@ from gamaneh.engine.async_engine import AsyncEngine
 from gamaneh.engine.engine import Engine
 from gamaneh.errors import InvalidRequest
 from gamaneh.kv.manager import KVManager
+from gamaneh.metrics.memory import private_bytes
 from gamaneh.options import SamplingParams, SpeculationOptions
 
 
@@ -48,7 +47,6 @@ class Soak:
         self.findings = Findings()
         self._random = random.Random(effort.seed)
         self._prompts = [tuple(prompt) for prompt in prompts]
-        self._process = psutil.Process()
         self._faulty: list[FaultyProposer] = []
 
     async def run(self) -> Findings:
@@ -100,7 +98,7 @@ class Soak:
         async def worker() -> None:
             for number in numbers:
                 await self._one(engine, f"soak-{number}", self._random.choice(shapes))
-                self.findings.resident.append(self._process.memory_info().rss)
+                self.findings.memory.append(private_bytes())
 
         async with asyncio.TaskGroup() as workers:
             for _ in range(self.effort.concurrency):

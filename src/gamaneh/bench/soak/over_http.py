@@ -59,10 +59,11 @@ class ServerSoak:
         return ask, (await answer_one(self.client, replace(ask, speculate=False))).text
 
     async def _weigh(self) -> None:
-        """Note how large the server has become."""
+        """Note how large the server is."""
         counters = await self.client.counters()
-        if counters is not None and counters.resident is not None:
-            self.findings.resident.append(counters.resident)
+        size = None if counters is None else counters.private or counters.resident
+        if size is not None:
+            self.findings.memory.append(size)
 
     async def _look(self) -> None:
         """Note the blocks that are still in use when nothing runs any more."""
