@@ -7,6 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
+from safetensors.torch import save_file
 from typer.testing import CliRunner, Result
 
 from gamaneh.cli import session
@@ -14,9 +16,10 @@ from gamaneh.cli.main import app
 from gamaneh.cli.options import ModelChoice, ProposerChoice
 from gamaneh.engine.llm import LLM
 from gamaneh.errors import InvalidOption, ModelError
-from gamaneh.heads.artifact import Provenance, save_artifact
+from gamaneh.heads.artifact import Provenance, mark_target, save_artifact
 from gamaneh.options import SamplingParams
 from gamaneh.testing import tiny_heads, tiny_model
+from gamaneh.train.distill.about import About, write_about
 
 TARGET = tiny_model("llama")
 
@@ -65,6 +68,26 @@ def test_inspect_gives_the_same_as_json(folder: Path) -> None:
     assert (values["kind"], values["draft_vocab"], values["target"]["name"]) == ("medusa", 20, "tiny-llama-0")
     assert values["quality"]["survival"] == {"chat": [0.5, 0.25]}
     assert values["weights"] > 0 and values["bytes"] > 4 * values["weights"]
+
+
+def test_inspect_tells_what_a_distilled_draft_model_is(tmp_path: Path) -> None:
+    data = {"texts": 12, "student": {"num_layers": 2}}
+    about = About(mark_target(TARGET), Provenance("gamaneh train distill", data), {"survival": {"all": [0.25]}})
+    write_about(about, tmp_path)
+    save_file({"weight": torch.zeros(3, 4)}, tmp_path / "model.safetensors")
+
+    shown, values = inspect(tmp_path).stdout, json.loads(inspect(tmp_path, "--json").stdout)
+
+    for words in ("draft_model", "num_layers 2", "tiny-llama-0", "gamaneh train distill", "texts 12", "0.250"):
+        assert words in shown, words
+    assert (values["kind"], values["weights"]) == ("draft_model", 12)
+    assert values["bytes"] == (tmp_path / "model.safetensors").stat().st_size
+
+
+def test_inspect_refuses_a_distilled_draft_model_with_damaged_weights(tmp_path: Path) -> None:
+    write_about(About(mark_target(TARGET), Provenance(), {}), tmp_path)
+    (tmp_path / "model.safetensors").write_bytes(b"half of it")
+    assert "must be a whole safetensors file" in inspect(tmp_path, status=2).stderr
 
 
 def test_inspect_refuses_what_is_no_heads_in_one_line(tmp_path: Path) -> None:

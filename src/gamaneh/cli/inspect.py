@@ -1,4 +1,4 @@
-"""`gamaneh inspect`: what trained heads are, for which target, and how good."""
+"""`gamaneh inspect`: what was trained, for which target, and how good it is."""
 
 from __future__ import annotations
 
@@ -16,62 +16,84 @@ from gamaneh.cli.terminal import output, print_json
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from gamaneh.heads.artifact import Artifact
-
 
 @command
-def inspect_heads(
-    heads: Annotated[
+def inspect_artifact(
+    artifact: Annotated[
         str,
-        typer.Argument(metavar="HEADS", help="A folder, or a name of heads that come along.", show_default=False),
+        typer.Argument(
+            metavar="ARTIFACT",
+            help="A folder of heads or of a distilled draft model, or a name of heads that come along.",
+            show_default=False,
+        ),
     ],
     as_json: JsonFlag = False,
 ) -> None:
-    """Tell what trained heads are, for which target, how they were made and how good they are."""
-    from gamaneh.heads.artifact import load_artifact
+    """Tell what was trained, for which target, how it was made and how good it is."""
     from gamaneh.heads.locate import locate_heads
+    from gamaneh.train.distill.about import is_distilled
 
-    path = locate_heads(heads)
-    artifact = load_artifact(path)
+    path = locate_heads(artifact)
+    facts = _draft_model(path) if is_distilled(path) else _heads(path)
     if as_json:
-        print_json(_summary(artifact, path))
+        print_json(facts)
         return
     table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
     table.add_column(no_wrap=True)
     table.add_column()
-    for name, value in _lines(artifact):
+    for name, value in _lines(facts):
         table.add_row(name, value)
     output().print(table)
 
 
-def _summary(artifact: Artifact, path: Path) -> dict[str, Any]:
+def _heads(path: Path) -> dict[str, Any]:
+    from gamaneh.heads.artifact import load_artifact
+
+    artifact = load_artifact(path)
     return {
         "path": str(path),
         "kind": artifact.kind,
         "shape": dict(artifact.shape),
         "target": asdict(artifact.target),
         "draft_vocab": artifact.draft_vocab,
-        "weights": _weights(artifact),
-        "bytes": _size(artifact),
+        "weights": sum(tensor.numel() for tensor in artifact.tensors.values() if tensor.is_floating_point()),
+        "bytes": sum(tensor.nbytes for tensor in artifact.tensors.values()),
         "provenance": asdict(artifact.provenance),
         "quality": dict(artifact.quality),
     }
 
 
-def _lines(artifact: Artifact) -> Iterator[tuple[str, str]]:
-    target, provenance = artifact.target, artifact.provenance
-    yield "kind", artifact.kind
-    yield "shape", _listed(artifact.shape)
-    yield "target", target.name
-    yield "", f"{target.num_layers} layers of {target.hidden_size}, {target.vocab_size} tokens"
-    yield "", f"fingerprint {target.fingerprint}"
-    yield "drafts from", f"{artifact.draft_vocab or target.vocab_size} of {target.vocab_size} tokens"
-    yield "size", f"{_weights(artifact):,} weights, {_size(artifact) / 1e6:.1f} MB"
-    yield "made by", provenance.command or "unknown"
-    yield "", f"{provenance.date or 'date unknown'}, commit {provenance.commit or 'unknown'}"
-    yield "data", _listed(provenance.data) or "unknown"
-    yield "versions", _listed(provenance.versions) or "unknown"
-    yield from _quality(artifact.quality)
+def _draft_model(path: Path) -> dict[str, Any]:
+    from gamaneh.train.distill.about import count_bytes, count_weights, read_about
+
+    about = read_about(path)
+    return {
+        "path": str(path),
+        "kind": "draft_model",
+        "shape": about.provenance.data.get("student", {}),
+        "target": asdict(about.target),
+        "draft_vocab": None,
+        "weights": count_weights(path),
+        "bytes": count_bytes(path),
+        "provenance": asdict(about.provenance),
+        "quality": dict(about.quality),
+    }
+
+
+def _lines(facts: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    target, provenance = facts["target"], facts["provenance"]
+    yield "kind", facts["kind"]
+    yield "shape", _listed(facts["shape"])
+    yield "target", target["name"]
+    yield "", f"{target['num_layers']} layers of {target['hidden_size']}, {target['vocab_size']} tokens"
+    yield "", f"fingerprint {target['fingerprint']}"
+    yield "drafts from", f"{facts['draft_vocab'] or target['vocab_size']} of {target['vocab_size']} tokens"
+    yield "size", f"{facts['weights']:,} weights, {facts['bytes'] / 1e6:.1f} MB"
+    yield "made by", provenance["command"] or "unknown"
+    yield "", f"{provenance['date'] or 'date unknown'}, commit {provenance['commit'] or 'unknown'}"
+    yield "data", _listed(provenance["data"]) or "unknown"
+    yield "versions", _listed(provenance["versions"]) or "unknown"
+    yield from _quality(facts["quality"])
 
 
 def _quality(quality: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
@@ -86,11 +108,3 @@ def _quality(quality: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 
 def _listed(values: Mapping[str, Any]) -> str:
     return ", ".join(f"{name} {value}" for name, value in values.items())
-
-
-def _weights(artifact: Artifact) -> int:
-    return sum(tensor.numel() for tensor in artifact.tensors.values() if tensor.is_floating_point())
-
-
-def _size(artifact: Artifact) -> int:
-    return sum(tensor.nbytes for tensor in artifact.tensors.values())

@@ -12,7 +12,7 @@ from gamaneh.cli.bench import run_bench
 from gamaneh.cli.compare import compare_modes
 from gamaneh.cli.demo import show_demo
 from gamaneh.cli.generate import generate_text
-from gamaneh.cli.inspect import inspect_heads
+from gamaneh.cli.inspect import inspect_artifact
 from gamaneh.cli.models import list_models
 from gamaneh.cli.pull import pull_model
 from gamaneh.cli.refusal import Command
@@ -25,7 +25,7 @@ COMMANDS: Mapping[str, Callable[..., None]] = {
     "pull": pull_model,
     "models": list_models,
     "generate": generate_text,
-    "inspect": inspect_heads,
+    "inspect": inspect_artifact,
     "serve": serve_model,
     "compare": compare_modes,
     "bench": run_bench,

@@ -34,6 +34,7 @@ __all__ = [
     "load_artifact",
     "load_tensors",
     "mark_target",
+    "read_record",
     "save_artifact",
     "tensors_of",
 ]
@@ -139,9 +140,9 @@ def load_artifact(path: Path) -> Artifact:
     artifact = Artifact(
         kind=config["kind"],
         shape=config["shape"],
-        target=_record(TargetMark, config["target"], path),
+        target=read_record(TargetMark, config["target"], path / CONFIG),
         tensors=_read_tensors(path, config["sha256"]),
-        provenance=_record(Provenance, config["provenance"], path),
+        provenance=read_record(Provenance, config["provenance"], path / CONFIG),
         quality=config["quality"],
     )
     if artifact.draft_vocab != config["draft_vocab"]:
@@ -222,10 +223,15 @@ def _are_shares(values: object) -> bool:
     return isinstance(values, list) and all(isinstance(value, int | float) and 0.0 <= value <= 1.0 for value in values)
 
 
-def _record(kind: type[_T], values: Mapping[str, Any], path: Path) -> _T:
+def read_record(kind: type[_T], values: Mapping[str, Any], file: Path) -> _T:
+    """Part of a JSON file as one of our records.
+
+    Raises:
+        CorruptModel: a key is missing or unknown.
+    """
     known = [entry.name for entry in fields(kind)]  # type: ignore[arg-type]
     if values.keys() != set(known):
-        what = f"{kind.__name__} in {path / CONFIG}"
+        what = f"{kind.__name__} in {file}"
         raise CorruptModel(f"{what} must have the keys {', '.join(known)}, got {', '.join(values)}")
     return kind(**values)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -17,15 +16,13 @@ from gamaneh.heads.artifact import mark_target
 from gamaneh.models.loading import LoadedModel, load
 from gamaneh.train.checkpoints import Course
 from gamaneh.train.corpus import Corpus, corpus_features
+from gamaneh.train.distill.about import About, write_about
 from gamaneh.train.distill.lesson import DistillLesson
 from gamaneh.train.distill.student import cut_student, scratch_student
 from gamaneh.train.loop import Loop
 from gamaneh.train.options import LoopOptions, StudentOptions
 from gamaneh.train.provenance import describe_course, provenance
 from gamaneh.train.runs import Workshop, run_key
-
-ABOUT = "distilled.json"
-"""File of the folder that tells target, data, options and figures."""
 
 
 def distill(
@@ -56,11 +53,7 @@ def distill(
     lesson = DistillLesson(student, loaded, *features, loop, options)
     course = _fit(lesson, loop, workshop, run_key(told))
     if workshop.accelerator.is_main_process:
-        about = {
-            "target": asdict(mark_target(loaded)),
-            "provenance": asdict(provenance(command, {**told, **course.summary()})),
-            "quality": course.quality,
-        }
+        about = About(mark_target(loaded), provenance(command, {**told, **course.summary()}), course.quality)
         _write(student, loaded, about, out)
     return course.quality
 
@@ -87,10 +80,10 @@ def _student(loaded: LoadedModel, options: StudentOptions) -> PreTrainedModel:
     return cut_student(loaded if whole else load(loaded.path, dtype="float32", device="cpu"), options.num_layers)
 
 
-def _write(student: PreTrainedModel, loaded: LoadedModel, about: dict[str, Any], out: Path) -> None:
+def _write(student: PreTrainedModel, loaded: LoadedModel, about: About, out: Path) -> None:
     check_free(out)  # once more: training took its time
     with whole_folder(out) as fresh:
         nn.Module.to(student, dtype=loaded.dtype)
         student.save_pretrained(fresh)
         loaded.tokenizer.backend.save_pretrained(fresh)
-        (fresh / ABOUT).write_text(f"{json.dumps(about, indent=2, ensure_ascii=False)}\n", encoding="utf-8")
+        write_about(about, fresh)
