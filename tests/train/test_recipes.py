@@ -53,12 +53,14 @@ def test_a_recipe_trains_a_draft_model_after_its_heads(tmp_path: Path) -> None:
     loaded, student = replace(tiny_target(), tokenizer=byte_tokenizer()), MEASURED.draft_model
     assert student is not None
     options = replace(student.options, num_layers=1, hidden_size=16)
-    tiny = replace(TINY, orders=(), draft_model=replace(student, options=options, loop=QUICK))
+    orders = (replace(TINY.orders[0], kind="early_exit", shape={"num_layers": 1}),)
+    tiny = replace(TINY, orders=orders, draft_model=replace(student, options=options, loop=QUICK))
 
     qualities = follow(loaded, tiny, Listener().workshop(tmp_path / "work"), tmp_path / "out")
 
-    assert list(qualities) == [DRAFT_MODEL]
+    assert list(qualities) == ["early_exit", DRAFT_MODEL]
     assert (tmp_path / "out" / DRAFT_MODEL / "model.safetensors").is_file()
+    assert len(list((tmp_path / "work").glob("features-*.bin"))) == 2
 
 
 @pytest.mark.parametrize("recipe", [SHIPPED, MEASURED], ids=["shipped", "measured"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -33,8 +34,12 @@ def distill(
     workshop: Workshop,
     out: Path,
     command: str = "",
+    more_layers: Sequence[int] = (),
 ) -> dict[str, Any]:
     """Train a draft model and write it with the target's tokenizer into the folder `out`.
+
+    Args:
+        more_layers: of the target, kept beside the last one, so that heads can use the same file of features.
 
     Returns:
         What was measured on the held-out texts, as an artifact's `quality`.
@@ -49,7 +54,8 @@ def distill(
     student = _student(loaded, options)
     student.to(workshop.accelerator.device)
     told = {**describe_course(corpus.train, corpus.held_out, loop), "student": asdict(options)}
-    features = corpus_features(loaded, corpus, [loaded.config.num_layers], workshop)
+    layers = sorted({*more_layers, loaded.config.num_layers})
+    features = corpus_features(loaded, corpus, layers, workshop)
     lesson = DistillLesson(student, loaded, *features, loop, options)
     course = _fit(lesson, loop, workshop, run_key(told))
     if workshop.accelerator.is_main_process:

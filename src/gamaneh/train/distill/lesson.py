@@ -26,7 +26,7 @@ class DistillLesson(Lesson):
     """A draft model with the texts that it learns from.
 
     Args:
-        train, held_out: features of the texts: what the last layer of the target put out.
+        train, held_out: features of the texts; what the last layer of the target put out is among them.
     """
 
     def __init__(
@@ -45,6 +45,7 @@ class DistillLesson(Lesson):
         self._reader = [TargetReader(loaded.decoder, loaded.config.max_context)] if options.on_policy else []
         self._eos_ids, self._last = loaded.tokenizer.eos_ids, loaded.config.num_layers
         self._train, self._held_out = train, held_out
+        self._column = train.columns([self._last])[0]
         self._loop, self._options, self._device = loop, options, loaded.device
 
     def forward(self, batch: int, step: int) -> Tensor:
@@ -60,7 +61,8 @@ class DistillLesson(Lesson):
             features = self._held_out.batch(indexes).to(self._device)
             logits = self._logits(self._hidden(features.tokens))
             pairs = Pairs(features.learned)
-            target_probs = self._target(features.hidden[pairs.before][:, 0], features.logsumexp[pairs.before])
+            last = features.hidden[:, :, self._column]
+            target_probs = self._target(last[pairs.before], features.logsumexp[pairs.before])
             # Row t + 1 guesses the token t + 2, which is the first candidate behind t.
             hits, sums = score_rows([logits.roll(-1, 1)], features.greedy, target_probs, pairs, None)
             figures.add_rows(*sums)
@@ -72,7 +74,7 @@ class DistillLesson(Lesson):
         """On texts that stand in the data."""
         features = self._train.batch(self.batches[batch]).to(self._device)
         rows = Pairs(features.learned).before
-        target_probs = self._target(features.hidden[:, :, 0][rows], features.logsumexp[rows])
+        target_probs = self._target(features.hidden[:, :, self._column][rows], features.logsumexp[rows])
         return self._loss(self._hidden(features.tokens)[rows], target_probs)
 
     def _own_loss(self, batch: int, step: int) -> Tensor:

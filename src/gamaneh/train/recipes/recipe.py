@@ -13,7 +13,7 @@ from typing import Any
 
 from gamaneh.heads.registry import HEAD_KINDS
 from gamaneh.models.loading import LoadedModel
-from gamaneh.train.corpus import Corpus, make_corpus
+from gamaneh.train.corpus import make_corpus
 from gamaneh.train.distill.distill import distill
 from gamaneh.train.heads import HeadsOrder, train_heads
 from gamaneh.train.options import DataOptions, LoopOptions, StudentOptions
@@ -85,17 +85,15 @@ def follow(loaded: LoadedModel, recipe: Recipe, workshop: Workshop, out: Path) -
     corpus = make_corpus(loaded, examples, recipe.data, workshop)
     layers = _layers(loaded, recipe)
     orders = [replace(order, more_layers=layers, command=recipe.command) for order in recipe.orders]
-    qualities = {order.kind: train_heads(loaded, corpus, order, workshop, out / order.kind).quality for order in orders}
-    return {**qualities, **_draft_model(loaded, corpus, recipe, workshop, out / DRAFT_MODEL)}
-
-
-def _draft_model(
-    loaded: LoadedModel, corpus: Corpus, recipe: Recipe, workshop: Workshop, out: Path
-) -> Mapping[str, Mapping[str, Any]]:
-    order = recipe.draft_model
-    if order is None:
-        return {}
-    return {DRAFT_MODEL: distill(loaded, corpus, order.options, order.loop, workshop, out, recipe.command)}
+    qualities: dict[str, Mapping[str, Any]] = {}
+    for order in orders:
+        qualities[order.kind] = train_heads(loaded, corpus, order, workshop, out / order.kind).quality
+    student = recipe.draft_model
+    if student is not None:
+        path = out / DRAFT_MODEL
+        quality = distill(loaded, corpus, student.options, student.loop, workshop, path, recipe.command, layers)
+        qualities[DRAFT_MODEL] = quality
+    return qualities
 
 
 def _layers(loaded: LoadedModel, recipe: Recipe) -> list[int]:
