@@ -71,14 +71,14 @@ def test_inspect_gives_the_same_as_json(folder: Path) -> None:
 
 
 def test_inspect_tells_what_a_distilled_draft_model_is(tmp_path: Path) -> None:
-    data = {"texts": 12, "student": {"num_layers": 2}}
+    data = {"train": {"texts": 12}, "student": {"num_layers": 2}}
     about = About(mark_target(TARGET), Provenance("gamaneh train distill", data), {"survival": {"all": [0.25]}})
     write_about(about, tmp_path)
     save_file({"weight": torch.zeros(3, 4)}, tmp_path / "model.safetensors")
 
     shown, values = inspect(tmp_path).stdout, json.loads(inspect(tmp_path, "--json").stdout)
 
-    for words in ("draft_model", "num_layers 2", "tiny-llama-0", "gamaneh train distill", "texts 12", "0.250"):
+    for words in ("draft_model", "num_layers 2", "tiny-llama-0", "gamaneh train distill", "train (texts 12)", "0.250"):
         assert words in shown, words
     assert (values["kind"], values["weights"]) == ("draft_model", 12)
     assert values["bytes"] == (tmp_path / "model.safetensors").stat().st_size

@@ -107,4 +107,7 @@ def _quality(quality: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 
 
 def _listed(values: Mapping[str, Any]) -> str:
-    return ", ".join(f"{name} {value}" for name, value in values.items())
+    return ", ".join(
+        f"{name} ({_listed(value)})" if isinstance(value, Mapping) else f"{name} {value}"
+        for name, value in values.items()
+    )
