@@ -25,7 +25,7 @@ def test_a_server_passes_the_soak(server: Running) -> None:
     findings = asyncio.run(go())
     assert findings.passed, findings
     assert min(findings.outcomes[name] for name in ("finished", "aborted", "refused")) > 0
-    assert len(findings.resident) == 4
+    assert len(findings.memory) == 4
     assert findings.leaked_blocks == 0
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from tiny_training import QUICK, Listener, byte_tokenizer, tiny_target
 
+from gamaneh.errors import InvalidOption
 from gamaneh.heads.artifact import check_target, load_artifact
 from gamaneh.heads.registry import HEAD_KINDS
 from gamaneh.train.options import DataOptions
@@ -61,6 +62,13 @@ def test_a_recipe_trains_a_draft_model_after_its_heads(tmp_path: Path) -> None:
     assert list(qualities) == ["early_exit", DRAFT_MODEL]
     assert (tmp_path / "out" / DRAFT_MODEL / "model.safetensors").is_file()
     assert len(list((tmp_path / "work").glob("features-*.bin"))) == 2
+
+
+def test_a_draft_model_that_is_there_is_not_replaced(tmp_path: Path) -> None:
+    (tmp_path / DRAFT_MODEL).mkdir()
+    (tmp_path / DRAFT_MODEL / "model.safetensors").touch()
+    with pytest.raises(InvalidOption, match="out must be a new or an empty folder"):
+        follow(tiny_target(), MEASURED, Listener().workshop(tmp_path / "work"), tmp_path)
 
 
 @pytest.mark.parametrize("recipe", [SHIPPED, MEASURED], ids=["shipped", "measured"])

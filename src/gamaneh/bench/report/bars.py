@@ -13,6 +13,9 @@ from gamaneh.bench.report.scale import Axis, amount_axis
 _BAR, _NAME, _GAP = 17.0, 17.0, 9.0
 _ROW = _BAR + _NAME + _GAP
 
+LONGEST_NAME = 40
+"""Letters."""
+
 
 @dataclass(frozen=True, slots=True)
 class Bar:
@@ -40,8 +43,9 @@ def bar_chart(bars: Sequence[Bar], language: Language, title: str, show: Callabl
 
 
 def _bar(bar: Bar, top: float, axis: Axis, sides: tuple[float, float], language: Language) -> Markup:
-    name = label(f"{bar.name} · {axis.show(bar.whole)}", sides[0], top + 13, language, anchor=_start(language))
-    drawn, so_far = [name], 0.0
+    text = f"{_cut(bar.name)} · {axis.show(bar.whole)}"
+    name = label(text, sides[0], top + 13, language, anchor=_start(language))
+    drawn, so_far = [tag("g", tag("title", bar.name), name)], 0.0
     for one, value in bar.parts:
         start, end = (axis.place(at, *sides) for at in (so_far, so_far + value))
         told = tag("title", f"{one.label}: {axis.show(value)}")
@@ -49,6 +53,11 @@ def _bar(bar: Bar, top: float, axis: Axis, sides: tuple[float, float], language:
         drawn.append(tag("g", shape, class_=f"part {one.tone}"))
         so_far += value
     return join(drawn)
+
+
+def _cut(name: str) -> str:
+    """As much of a name as fits above its bar on a phone; the tooltip and the table below have all of it."""
+    return name if len(name) <= LONGEST_NAME else f"{name[: LONGEST_NAME - 1].rstrip()}…"
 
 
 def _start(language: Language) -> str:

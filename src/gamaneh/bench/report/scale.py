@@ -5,8 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 MOST_TICKS = 6
+
+LEAST_GAP = 0.14
+"""From one label of a ratio's axis to the next, as a share of the axis."""
+
 _STEPS = (1, 2, 2.5, 5, 10)
 _ROOM = 1.06
 """Room that a ratio's axis leaves beyond its values."""
@@ -82,9 +87,14 @@ _RATIO_STEPS = (0.05, 0.1, 0.2, 0.25, 0.5, 1.0, 2.0, 5.0, 10.0)
 
 
 def _ratio_ticks(low: float, high: float) -> list[float]:
-    """Multiples of the finest round step that gives few enough of them; below 1 and above by the same step."""
+    """Multiples of the finest round step whose labels have room; below 1 and above by the same step."""
     for step in _RATIO_STEPS:
-        ticks = [step * at for at in range(math.ceil(low / step), math.floor(high / step) + 1)]
-        if len(ticks) <= MOST_TICKS:
-            return ticks if 1.0 in ticks else sorted([1.0, *ticks])
+        ticks = sorted({1.0, *(step * at for at in range(math.ceil(low / step), math.floor(high / step) + 1))})
+        if len(ticks) <= MOST_TICKS + 1 and _have_room(ticks, math.log(high / low)):
+            return ticks
     return [1.0]
+
+
+def _have_room(ticks: Sequence[float], length: float) -> bool:
+    """Whether neighbours are far enough apart on an axis of this length, in a wide font on a phone too."""
+    return all(math.log(after / before) >= LEAST_GAP * length for before, after in pairwise(ticks))

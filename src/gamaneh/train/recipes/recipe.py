@@ -14,7 +14,7 @@ from typing import Any
 from gamaneh.heads.registry import HEAD_KINDS
 from gamaneh.models.loading import LoadedModel
 from gamaneh.train.corpus import make_corpus
-from gamaneh.train.distill.distill import distill
+from gamaneh.train.distill.distill import check_free, distill
 from gamaneh.train.heads import HeadsOrder, train_heads
 from gamaneh.train.options import DataOptions, LoopOptions, StudentOptions
 from gamaneh.train.recipes.prompts import make_prompts
@@ -78,8 +78,10 @@ def follow(loaded: LoadedModel, recipe: Recipe, workshop: Workshop, out: Path) -
         What was measured, by the name of the folder.
 
     Raises:
-        GamanehError: something is wrong with the model or the disk; what was done before is kept.
+        GamanehError: something is wrong with the model, a folder or the disk; what was done before is kept.
     """
+    if recipe.draft_model is not None:
+        check_free(out / DRAFT_MODEL)  # before an hour is spent
     # Answered from the first on for as long as there is time, so those behind the last answer cost nothing.
     examples = make_prompts(recipe.prompts, seed=recipe.seed)
     corpus = make_corpus(loaded, examples, recipe.data, workshop)
