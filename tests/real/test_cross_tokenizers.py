@@ -21,7 +21,7 @@ PLAIN = SpeculationOptions()
 
 @pytest.fixture(scope="module")
 def loaded(model_file: Path) -> LoadedModel:
-    return load(model_file, dtype="bfloat16")
+    return load(model_file)
 
 
 @pytest.fixture(scope="module")

@@ -16,7 +16,7 @@ PROMPTS = ["The rope, the net and the", "یکی بود یکی نبود"]
 
 @pytest.fixture(scope="module")
 def loaded(model_file: Path) -> LoadedModel:
-    return load(model_file, dtype="bfloat16")
+    return load(model_file)
 
 
 @pytest.fixture(scope="module")

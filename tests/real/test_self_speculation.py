@@ -17,7 +17,7 @@ PROMPTS = ["The moon is", "def add(a, b):"]
 
 @pytest.fixture(scope="module")
 def target(model_file: Path) -> LoadedModel:
-    return load(model_file, dtype="bfloat16")
+    return load(model_file)
 
 
 @pytest.mark.parametrize("proposer", ["eagle", "early_exit"])

@@ -24,7 +24,7 @@ OPTIONS = EngineOptions(max_batch=8, max_context=1024, invariant=True)
 
 @pytest.fixture(scope="module")
 def loaded(model_file: Path) -> LoadedModel:
-    return load(model_file, dtype="bfloat16")
+    return load(model_file)
 
 
 @pytest.fixture(scope="module")

@@ -36,7 +36,7 @@ def real() -> Iterator[Running]:
     """The real small model, guessing by lookup, adapting, with the same bits whatever the batch."""
     path = find(REAL)
     assert path is not None, f"{REAL} is not in the cache: run `gamaneh pull {REAL}`"
-    loaded = load(path, dtype="bfloat16")
+    loaded = load(path)
     options = EngineOptions(max_batch=8, max_context=1024, invariant=True)
     engine = build_engine(loaded, None, SpeculationOptions(proposer="lookup"), options)
     keys = KeyRing([f"tests={hashlib.sha256(KEY.encode()).hexdigest()}"])
