@@ -11,6 +11,7 @@ from torch import Tensor
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
 from gamaneh.errors import InvalidOption, UnsupportedModel
+from gamaneh.heads.borrowed import head_rows
 from gamaneh.models.config import DecoderConfig, RopeSpec
 from gamaneh.models.decoder import Decoder, Layer
 from gamaneh.models.families import FAMILIES
@@ -155,8 +156,7 @@ def _state(decoder: Decoder, layers: Sequence[int]) -> dict[str, Tensor]:
     for place, index in enumerate(layers):
         named = _layer_state(decoder.layers[index])
         state |= {f"model.layers.{place}.{name}": tensor for name, tensor in named.items()}
-    head = decoder.embedding if decoder.config.tied_embedding else decoder.head.dense()
-    return {**state, HEAD: head}
+    return {**state, HEAD: head_rows(decoder)}
 
 
 def _layer_state(layer: Layer) -> dict[str, Tensor]:
