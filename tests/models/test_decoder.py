@@ -73,11 +73,11 @@ def test_invariant_logits_have_the_same_bits_beside_other_requests(dtype: torch.
     assert torch.equal(mixed.logits[1], reference(decoder, TOKENS, invariant=True)[70:77])
 
 
-def tree_feed(tokens: list[int], nodes: list[int], parents: tuple[int, ...]) -> Feed:
-    """The last of `tokens` is pending and a tree follows it."""
-    start = len(tokens) - 1
+def tree_feed(tokens: list[int], nodes: list[int], parents: tuple[int, ...], pending: int = 1) -> Feed:
+    """The last of `tokens` are pending and a tree follows them."""
+    start = len(tokens) - pending
     slots = slots_of(0, len(tokens) + len(nodes))
-    return Feed([tokens[-1], *nodes], start, len(PROMPT), slots, parents=parents, logit_rows=1 + len(nodes))
+    return Feed([*tokens[start:], *nodes], start, len(PROMPT), slots, parents=parents, logit_rows=1 + len(nodes))
 
 
 NODES, PARENTS = [5, 9, 77, 3, 200, 8], (-1, -1, 0, 0, 2, 1)
@@ -100,6 +100,20 @@ def test_each_node_of_a_tree_sees_its_own_path_only(family: str) -> None:
     for node in range(len(NODES)):
         expected = reference(decoder, [*TOKENS[:81], *path_to(node)])[-1]
         torch.testing.assert_close(logits[1 + node], expected, atol=2e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("pending", [4, 15], ids=["several", "the end of the prompt too"])
+def test_tokens_before_a_tree_see_nothing_of_it(pending: int) -> None:
+    decoder = tiny_decoder()
+    runner = make_runner(decoder, invariant=False)
+    runner.forward([feed(TOKENS, 0, 81 - pending)])
+    tree = tree_feed(TOKENS[:81], NODES, PARENTS, pending)
+    tree.logit_rows = pending + len(NODES)
+    logits = runner.forward([tree]).logits[0]
+    expected = reference(decoder, TOKENS[:81])[81 - pending :]
+    torch.testing.assert_close(logits[:pending], expected, atol=2e-4, rtol=1e-4)
+    last = reference(decoder, [*TOKENS[:81], *path_to(4)])[-1]
+    torch.testing.assert_close(logits[pending + 4], last, atol=2e-4, rtol=1e-4)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])

@@ -230,7 +230,7 @@ def _generated_spans(feed: Feed, rows: list[int], tiling: Tiling) -> list[Span]:
     if feed.is_chain:
         return _chain_spans(feed, rows, head, len(rows), tiling.queries)
     if not tiling.invariant:
-        return [*_chain_spans(feed, rows, head, pending, 0), _tree_span(feed, rows)]
+        return [_tree_span(feed, rows, head)]
     return [*_chain_spans(feed, rows, head, pending, tiling.queries), *_path_spans(feed, rows, tiling.queries)]
 
 
@@ -243,16 +243,18 @@ def _chain_spans(feed: Feed, rows: list[int], first: int, last: int, tile: int) 
     return spans
 
 
-def _tree_span(feed: Feed, rows: list[int]) -> Span:
-    """All nodes at once: each sees the committed tokens and its own ancestors, by a mask."""
+def _tree_span(feed: Feed, rows: list[int], head: int) -> Span:
+    """Pending tokens from `head` on, and all nodes at once: a node sees what is pending and, by a mask, its path."""
     pending, num_nodes = feed.num_pending, len(feed.parents)
-    visible = torch.eye(num_nodes, dtype=torch.bool)
+    visible = torch.zeros(len(rows) - head, num_nodes, dtype=torch.bool)
+    nodes = visible[pending - head :]
+    nodes.fill_diagonal_(True)
     for node, parent in enumerate(feed.parents):
         if parent >= 0:
-            visible[node] |= visible[parent]
-    ends = [feed.start + pending] * num_nodes
-    reach = [position + 1 for position in feed.positions()[pending:]]
-    return Span(rows[pending:], ends, reach, feed.slots, feed.first_slot, visible)
+            nodes[node] |= nodes[parent]
+    reach = [position + 1 for position in feed.positions()[head:]]
+    ends = [min(end, feed.start + pending) for end in reach]
+    return Span(rows[head:], ends, reach, feed.slots, feed.first_slot, visible)
 
 
 def _path_spans(feed: Feed, rows: list[int], tile: int) -> list[Span]:
