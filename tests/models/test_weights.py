@@ -153,7 +153,7 @@ def test_integer_weights_are_refused(llama: Path) -> None:
 def test_a_truncated_file_is_refused(llama: Path) -> None:
     data = (llama / SINGLE).read_bytes()
     (llama / SINGLE).write_bytes(data[: len(data) // 2])
-    with pytest.raises(CorruptModel, match="not a whole safetensors file"):
+    with pytest.raises(CorruptModel, match="must be a whole safetensors file"):
         SafetensorsWeights(llama)
 
 

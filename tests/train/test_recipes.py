@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from tiny_training import QUICK, Listener, byte_tokenizer, tiny_target
 
-from gamaneh.errors import InvalidOption
+from gamaneh.errors import GamanehError
 from gamaneh.heads.artifact import check_target, load_artifact
 from gamaneh.heads.registry import HEAD_KINDS
 from gamaneh.train.options import DataOptions
@@ -64,11 +64,13 @@ def test_a_recipe_trains_a_draft_model_after_its_heads(tmp_path: Path) -> None:
     assert len(list((tmp_path / "work").glob("features-*.bin"))) == 2
 
 
-def test_a_draft_model_that_is_there_is_not_replaced(tmp_path: Path) -> None:
-    (tmp_path / DRAFT_MODEL).mkdir()
-    (tmp_path / DRAFT_MODEL / "model.safetensors").touch()
-    with pytest.raises(InvalidOption, match="out must be a new or an empty folder"):
+@pytest.mark.parametrize(("name", "rule"), [("mtp", "must be empty or hold heads"), (DRAFT_MODEL, "must be a new or")])
+def test_a_folder_in_use_is_refused_before_anything_is_answered(tmp_path: Path, name: str, rule: str) -> None:
+    (tmp_path / name).mkdir()
+    (tmp_path / name / "model.safetensors").touch()
+    with pytest.raises(GamanehError, match=rule):
         follow(tiny_target(), MEASURED, Listener().workshop(tmp_path / "work"), tmp_path)
+    assert not (tmp_path / "work").exists()
 
 
 @pytest.mark.parametrize("recipe", [SHIPPED, MEASURED], ids=["shipped", "measured"])

@@ -16,6 +16,9 @@ from gamaneh.cli.terminal import output, print_json
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from gamaneh.heads.artifact import Artifact
+    from gamaneh.train.distill.about import About
+
 
 @command
 def inspect_artifact(
@@ -34,7 +37,7 @@ def inspect_artifact(
     from gamaneh.train.distill.about import is_distilled
 
     path = locate_heads(artifact)
-    facts = _draft_model(path) if is_distilled(path) else _heads(path)
+    facts = {"path": str(path), **(_draft_model(path) if is_distilled(path) else _heads(path))}
     if as_json:
         print_json(facts)
         return
@@ -51,15 +54,12 @@ def _heads(path: Path) -> dict[str, Any]:
 
     artifact = load_artifact(path)
     return {
-        "path": str(path),
         "kind": artifact.kind,
         "shape": dict(artifact.shape),
-        "target": asdict(artifact.target),
         "draft_vocab": artifact.draft_vocab,
         "weights": sum(tensor.numel() for tensor in artifact.tensors.values() if tensor.is_floating_point()),
         "bytes": sum(tensor.nbytes for tensor in artifact.tensors.values()),
-        "provenance": asdict(artifact.provenance),
-        "quality": dict(artifact.quality),
+        **_origin(artifact),
     }
 
 
@@ -68,15 +68,20 @@ def _draft_model(path: Path) -> dict[str, Any]:
 
     about = read_about(path)
     return {
-        "path": str(path),
         "kind": "draft_model",
         "shape": about.provenance.data.get("student", {}),
-        "target": asdict(about.target),
         "draft_vocab": None,
         "weights": count_weights(path),
         "bytes": count_bytes(path),
-        "provenance": asdict(about.provenance),
-        "quality": dict(about.quality),
+        **_origin(about),
+    }
+
+
+def _origin(trained: Artifact | About) -> dict[str, Any]:
+    return {
+        "target": asdict(trained.target),
+        "provenance": asdict(trained.provenance),
+        "quality": dict(trained.quality),
     }
 
 

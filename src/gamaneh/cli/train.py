@@ -59,11 +59,11 @@ def write_prompts(
 
 def _heads_command(kind: str) -> Callable[..., None]:
     def train_kind(chosen: TrainingSet, heads: HeadsChoice, fitting: Fitting, as_json: JsonFlag = False) -> None:
-        from gamaneh.heads.artifact import check_free
+        from gamaneh.heads.artifact import check_heads_place
         from gamaneh.train.heads import HeadsOrder, train_heads
         from gamaneh.train.provenance import this_command
 
-        check_free(chosen.out)
+        check_heads_place(chosen.out)
         loaded, corpus, workshop = open_workshop(chosen, fitting)
         order = HeadsOrder(
             kind=kind.replace("-", "_"),
@@ -87,10 +87,10 @@ for _kind in HEADS:
 @command
 def train_draft_model(chosen: TrainingSet, student: StudentChoice, fitting: Fitting, as_json: JsonFlag = False) -> None:
     """Train a small draft model with the target's tokenizer, for `--draft-model`."""
-    from gamaneh.train.distill.distill import check_free, distill
+    from gamaneh.train.distill.distill import check_draft_place, distill
     from gamaneh.train.provenance import this_command
 
-    check_free(chosen.out)
+    check_draft_place(chosen.out)
     loaded, corpus, workshop = open_workshop(chosen, fitting)
     quality = distill(
         loaded, corpus, student.options(), fitting.options(), workshop, chosen.out, this_command("gamaneh")

@@ -30,7 +30,9 @@ __all__ = [
     "Artifact",
     "Provenance",
     "TargetMark",
+    "check_heads_place",
     "check_target",
+    "is_artifact",
     "load_artifact",
     "load_tensors",
     "mark_target",
@@ -109,14 +111,14 @@ def save_artifact(artifact: Artifact, folder: Path) -> None:
         CorruptModel: a weight is NaN or infinite.
     """
     _check_finite(artifact.tensors, folder)
-    check_free(folder)
+    check_heads_place(folder)
     with whole_folder(folder) as fresh:
         save_file({name: tensor.contiguous() for name, tensor in artifact.tensors.items()}, fresh / TENSORS)
         text = json.dumps(_config(artifact, _sha256(fresh / TENSORS)), indent=2, ensure_ascii=False)
         (fresh / CONFIG).write_text(f"{text}\n", encoding="utf-8")
 
 
-def check_free(folder: Path) -> None:
+def check_heads_place(folder: Path) -> None:
     """Whether heads may be written there.
 
     Raises:
@@ -126,6 +128,15 @@ def check_free(folder: Path) -> None:
         raise ModelError(f"{folder} must be a folder or not be there, got a file")
     if folder.exists() and not (folder / CONFIG).is_file() and any(folder.iterdir()):
         raise ModelError(f"{folder} must be empty or hold heads to be replaced, got other files")
+
+
+def is_artifact(folder: Path) -> bool:
+    """Whether heads of ours lie there.
+
+    Raises:
+        CorruptModel: there is a config that cannot be read.
+    """
+    return (folder / CONFIG).is_file() and read_json(folder / CONFIG).get("format") == FORMAT
 
 
 def load_artifact(path: Path) -> Artifact:

@@ -48,7 +48,7 @@ class SafetensorsWeights:
     """
 
     def __init__(self, folder: Path) -> None:
-        self._files = [_open(path) for path in _files(folder)]
+        self._files = [open_tensors(path) for path in _files(folder)]
         self._homes = {name: file for file in self._files for name in list(file.keys())}
 
     @property
@@ -98,11 +98,16 @@ def _weight_map(index: Mapping[str, Any], folder: Path) -> Mapping[str, str]:
     return dict(shards)
 
 
-def _open(path: Path) -> Any:
+def open_tensors(path: Path) -> Any:
+    """A safetensors file, whose tensors are read one at a time.
+
+    Raises:
+        CorruptModel: it is not there, or damaged.
+    """
     try:
         return safe_open(path, framework="pt")
     except (SafetensorError, OSError) as error:
-        raise CorruptModel(f"{path} is not a whole safetensors file: {error}") from error
+        raise CorruptModel(f"{path} must be a whole safetensors file: {error}") from error
 
 
 def read_json(path: Path) -> dict[str, Any]:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from gamaneh.errors import InvalidOption
-from gamaneh.heads.artifact import Artifact, mark_target, save_artifact, tensors_of
+from gamaneh.heads.artifact import Artifact, check_heads_place, mark_target, save_artifact, tensors_of
 from gamaneh.heads.registry import HEAD_KINDS
 from gamaneh.heads.trainable import DraftHeads, TrainBatch
 from gamaneh.models.loading import LoadedModel
@@ -53,10 +53,11 @@ def train_heads(loaded: LoadedModel, corpus: Corpus, order: HeadsOrder, workshop
 
     Raises:
         InvalidOption: the kind is unknown, or its shape breaks a rule.
-        ModelError: something cannot be written; what was written before is kept.
+        ModelError: `out` is in use for something else, or something cannot be written; what was written before is kept.
     """
     if order.kind not in HEAD_KINDS:
         raise InvalidOption("kind", f"must be one of {', '.join(HEAD_KINDS)}", order.kind)
+    check_heads_place(out)
     torch.manual_seed(order.loop.seed)
     kind = HEAD_KINDS[order.kind]
     heads = kind.blank(order.shape, loaded, _draft_ids(loaded, corpus, order.draft_vocab, workshop.say))

@@ -9,11 +9,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from safetensors import SafetensorError, safe_open
-
 from gamaneh.errors import CorruptModel
 from gamaneh.heads.artifact import Provenance, TargetMark, read_record
-from gamaneh.models.weights import read_json
+from gamaneh.models.weights import open_tensors, read_json
 
 ABOUT = "distilled.json"
 PARTS = ("target", "provenance", "quality")
@@ -73,8 +71,5 @@ def count_bytes(folder: Path) -> int:
 
 
 def _count(file: Path) -> int:
-    try:
-        with safe_open(file, "pt") as tensors:
-            return sum(math.prod(tensors.get_slice(name).get_shape()) for name in list(tensors.keys()))
-    except (OSError, SafetensorError) as error:
-        raise CorruptModel(f"{file} must be a whole safetensors file: {error}") from error
+    with open_tensors(file) as tensors:
+        return sum(math.prod(tensors.get_slice(name).get_shape()) for name in list(tensors.keys()))

@@ -49,7 +49,7 @@ def distill(
         UnsupportedModel: layers cannot be cut from a target of this family.
         ModelError: something cannot be written; what was written before is kept.
     """
-    check_free(out)
+    check_draft_place(out)
     torch.manual_seed(loop.seed)
     student = _student(loaded, options)
     student.to(workshop.accelerator.device)
@@ -70,7 +70,7 @@ def _fit(lesson: DistillLesson, loop: LoopOptions, workshop: Workshop, key: str)
         return Loop(lesson, workshop.accelerator, loop, folder, tick, workshop.say).run()
 
 
-def check_free(out: Path) -> None:
+def check_draft_place(out: Path) -> None:
     """
     Raises:
         InvalidOption: there are files in `out`, which nobody asked to be replaced.
@@ -87,7 +87,7 @@ def _student(loaded: LoadedModel, options: StudentOptions) -> PreTrainedModel:
 
 
 def _write(student: PreTrainedModel, loaded: LoadedModel, about: About, out: Path) -> None:
-    check_free(out)  # once more: training took its time
+    check_draft_place(out)  # once more: training took its time
     with whole_folder(out) as fresh:
         nn.Module.to(student, dtype=loaded.dtype)
         student.save_pretrained(fresh)

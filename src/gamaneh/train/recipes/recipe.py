@@ -11,10 +11,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from gamaneh.heads.artifact import check_heads_place
 from gamaneh.heads.registry import HEAD_KINDS
 from gamaneh.models.loading import LoadedModel
 from gamaneh.train.corpus import make_corpus
-from gamaneh.train.distill.distill import check_free, distill
+from gamaneh.train.distill.distill import check_draft_place, distill
 from gamaneh.train.heads import HeadsOrder, train_heads
 from gamaneh.train.options import DataOptions, LoopOptions, StudentOptions
 from gamaneh.train.recipes.prompts import make_prompts
@@ -80,8 +81,7 @@ def follow(loaded: LoadedModel, recipe: Recipe, workshop: Workshop, out: Path) -
     Raises:
         GamanehError: something is wrong with the model, a folder or the disk; what was done before is kept.
     """
-    if recipe.draft_model is not None:
-        check_free(out / DRAFT_MODEL)  # before an hour is spent
+    _check_places(recipe, out)
     # Answered from the first on for as long as there is time, so those behind the last answer cost nothing.
     examples = make_prompts(recipe.prompts, seed=recipe.seed)
     corpus = make_corpus(loaded, examples, recipe.data, workshop)
@@ -96,6 +96,14 @@ def follow(loaded: LoadedModel, recipe: Recipe, workshop: Workshop, out: Path) -
         quality = distill(loaded, corpus, student.options, student.loop, workshop, path, recipe.command, layers)
         qualities[DRAFT_MODEL] = quality
     return qualities
+
+
+def _check_places(recipe: Recipe, out: Path) -> None:
+    """Whether everything can be written, before an hour is spent."""
+    for order in recipe.orders:
+        check_heads_place(out / order.kind)
+    if recipe.draft_model is not None:
+        check_draft_place(out / DRAFT_MODEL)
 
 
 def _layers(loaded: LoadedModel, recipe: Recipe) -> list[int]:
