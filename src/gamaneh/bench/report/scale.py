@@ -90,7 +90,7 @@ def _ratio_ticks(low: float, high: float) -> list[float]:
     """Multiples of the finest round step whose labels have room; below 1 and above by the same step."""
     for step in _RATIO_STEPS:
         ticks = sorted({1.0, *(step * at for at in range(math.ceil(low / step), math.floor(high / step) + 1))})
-        if len(ticks) <= MOST_TICKS + 1 and _have_room(ticks, math.log(high / low)):
+        if _have_room(ticks, math.log(high / low)):
             return ticks
     return [1.0]
 
