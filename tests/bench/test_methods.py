@@ -10,10 +10,12 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 
 from gamaneh.bench.machine import describe_machine
 from gamaneh.bench.methods import __main__ as program
-from gamaneh.bench.methods import instant
+from gamaneh.bench.methods import entry, instant
+from gamaneh.bench.methods.entry import Entry, parse_entry
 from gamaneh.bench.methods.figures import ALL, Row, TargetFigures
 from gamaneh.bench.methods.measure import MethodsBench
 from gamaneh.bench.methods.plan import CATEGORIES, Effort, Method, Parts, choose, choose_cases, group_of, methods_of
@@ -22,6 +24,7 @@ from gamaneh.bench.prompt_set import Prompt, load_set
 from gamaneh.bench.statistics import Interval
 from gamaneh.engine.llm import LLM
 from gamaneh.errors import InvalidOption
+from gamaneh.heads.artifact import Artifact, mark_target, save_artifact
 from gamaneh.models.loading import LoadedModel
 from gamaneh.testing import ByteTokenizer, tiny_model
 
@@ -44,6 +47,7 @@ def tiny(seed: int = 0) -> LoadedModel:
     return replace(tiny_model(seed=seed), tokenizer=PlainBytes())  # type: ignore[arg-type]
 
 
+SHIPPED_FOR = "smollm2-135m-instruct"
 PARTS = Parts(tiny(), {"small": tiny(seed=1)})
 
 
@@ -179,9 +183,31 @@ def test_a_page_without_the_lines_is_refused(tmp_path: Path, text: str | None) -
 
 
 @pytest.fixture
+def own_heads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Medusa heads in a folder; models are found under any name."""
+    monkeypatch.setattr(entry, "resolve", lambda name: Path(name))
+    save_artifact(Artifact("medusa", {}, mark_target(tiny()), {"w": torch.zeros(1)}), tmp_path / "own")
+    return tmp_path / "own"
+
+
+def test_what_stands_behind_a_target_is_a_draft_model_or_heads(own_heads: Path) -> None:
+    assert parse_entry(f"big,small,{own_heads}") == Entry("big", ("small",), (str(own_heads),))
+
+
+def test_heads_that_come_along_give_way_to_others_of_their_kind(own_heads: Path) -> None:
+    assert parse_entry(SHIPPED_FOR).heads == (f"{SHIPPED_FOR}/eagle", f"{SHIPPED_FOR}/medusa")
+    assert parse_entry(f"{SHIPPED_FOR},{own_heads}").heads == (str(own_heads), f"{SHIPPED_FOR}/eagle")
+
+
+def test_a_model_that_is_nowhere_is_told_before_anything_is_loaded(capsys: pytest.CaptureFixture[str]) -> None:
+    assert program.main(["--targets", "absent.gguf"]) == 2
+    assert "absent.gguf" in capsys.readouterr().err
+
+
+@pytest.fixture
 def tiny_program(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(program, "resolve", lambda name: Path(name))
-    monkeypatch.setattr(program, "open_parts", lambda entry, dtype, heads: PARTS)
+    monkeypatch.setattr(program, "parse_entry", lambda text: Entry(text, (), ()))
+    monkeypatch.setattr(Entry, "open", lambda entry, dtype: PARTS)
 
 
 @pytest.mark.usefixtures("tiny_program")

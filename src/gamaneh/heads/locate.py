@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from gamaneh.errors import InvalidOption, ModelError
-from gamaneh.heads.artifact import Artifact, check_target, load_artifact
+from gamaneh.heads.artifact import Artifact, check_target, is_artifact, load_artifact
 from gamaneh.heads.published import is_published, read_published
 from gamaneh.models.loading import LoadedModel
 
@@ -30,6 +30,16 @@ def locate_heads(name: str | Path) -> Path:
         return SHIPPED / name
     known = ", ".join(shipped_heads()) or "none do"
     raise ModelError(f"heads must be a folder or come with the package ({known}), got {str(name)!r}")
+
+
+def are_heads(name: str | Path) -> bool:
+    """Whether heads go by this name, and not a model or nothing at all.
+
+    Raises:
+        CorruptModel: there is a folder whose config cannot be read.
+    """
+    path = Path(name).expanduser()
+    return str(name) in shipped_heads() or (path.is_dir() and (is_artifact(path) or is_published(path)))
 
 
 def shipped_heads() -> list[str]:

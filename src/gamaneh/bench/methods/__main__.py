@@ -14,14 +14,14 @@ from pathlib import Path
 from typing import Any
 
 from gamaneh.bench.machine import describe_machine
+from gamaneh.bench.methods.entry import Entry, parse_entry
 from gamaneh.bench.methods.figures import TargetFigures
 from gamaneh.bench.methods.measure import MethodsBench
-from gamaneh.bench.methods.plan import CATEGORIES, Effort, Parts
+from gamaneh.bench.methods.plan import CATEGORIES, Effort
 from gamaneh.bench.methods.table import put_into, tables
 from gamaneh.bench.prompt_set import Prompt, load_prompts, load_set
 from gamaneh.errors import GamanehError, InvalidOption
-from gamaneh.heads.locate import open_heads, shipped_heads
-from gamaneh.models.loading import DTYPES, load, resolve
+from gamaneh.models.loading import DTYPES
 
 TARGETS = (
     "smollm2-135m-instruct",
@@ -38,10 +38,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         effort = make_effort(options)
         prompts = load_set(PROMPT_SET) if options.prompt_file is None else load_prompts(options.prompt_file)
-        for entry in options.targets:
-            for model in entry.split(","):
-                resolve(model)
-        figures = [_measure(entry, prompts, effort, options) for entry in options.targets]
+        entries = [parse_entry(text) for text in options.targets]  # all of them, before anything takes its time
+        figures = [_measure(entry, prompts, effort, options) for entry in entries]
         _write(figures, effort, options)
     except GamanehError as error:
         print(f"gamaneh: {error}", file=sys.stderr)
@@ -69,29 +67,13 @@ def make_effort(options: argparse.Namespace) -> Effort:
     return Effort(**{**fields, "temperatures": tuple(options.temperatures), "categories": tuple(options.categories)})
 
 
-def open_parts(entry: str, dtype: str, heads: Sequence[str] | None) -> Parts:
-    """`TARGET[,DRAFT...]` loaded, with the heads that come along for the target if none are named.
-
-    Raises:
-        GamanehError: a model or heads cannot be found, read or used.
-    """
-    target, *drafts = entry.split(",")
-    loaded = load(target, dtype=dtype, device="cpu")
-    names = [name for name in shipped_heads() if name.startswith(f"{target}/")] if heads is None else heads
-    return Parts(
-        loaded,
-        {name: load(name, dtype=dtype, device="cpu") for name in drafts},
-        {artifact.kind: artifact for artifact in open_heads(names, loaded)},
-    )
-
-
-def _measure(entry: str, prompts: Sequence[Prompt], effort: Effort, options: argparse.Namespace) -> TargetFigures:
+def _measure(entry: Entry, prompts: Sequence[Prompt], effort: Effort, options: argparse.Namespace) -> TargetFigures:
     def say(what: str) -> None:
-        print(f"{entry}: {what}", file=sys.stderr, flush=True)
+        print(f"{entry.target}: {what}", file=sys.stderr, flush=True)
 
     gc.collect()  # engines of the target before may lie in reference cycles
     say("loading")
-    return MethodsBench(open_parts(entry, options.dtype, options.heads), prompts, effort, say).run(options.methods)
+    return MethodsBench(entry.open(options.dtype), prompts, effort, say).run(options.methods)
 
 
 def _write(figures: Sequence[TargetFigures], effort: Effort, options: argparse.Namespace) -> None:
@@ -122,8 +104,13 @@ def _parser() -> argparse.ArgumentParser:
         prog="python -m gamaneh.bench.methods", description="Measure every drafting method on this machine."
     )
     add = parser.add_argument
-    add("--targets", nargs="+", default=list(TARGETS), metavar="TARGET[,DRAFT...]", help="paths or catalogue names")
-    add("--heads", nargs="+", metavar="PATH", help="trained heads of the target (default: those that come along)")
+    add(
+        "--targets",
+        nargs="+",
+        default=list(TARGETS),
+        metavar="TARGET[,DRAFT|HEADS...]",
+        help="models by path or catalogue name, each with draft models and trained heads beside those that come along",
+    )
     add("--methods", nargs="+", metavar="NAME", help="only these (default: all that the target has)")
     add("--categories", nargs="+", default=list(CATEGORIES), metavar="NAME", help=f"of {', '.join(CATEGORIES)}")
     add("--temperatures", nargs="+", type=float, default=list(usual.temperatures), help="0 is greedy")

@@ -1,0 +1,48 @@
+"""What is measured together: a target, and the draft models and heads that its methods are made from."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from gamaneh.bench.methods.plan import Parts
+from gamaneh.heads.locate import are_heads, open_heads, read_heads, shipped_heads
+from gamaneh.models.loading import load, resolve
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A target by name, with what stands beside it.
+
+    Args:
+        heads: those that come along for the target, or others of their kinds in their place.
+    """
+
+    target: str
+    drafts: tuple[str, ...]
+    heads: tuple[str, ...]
+
+    def open(self, dtype: str) -> Parts:
+        """Everything loaded.
+
+        Raises:
+            GamanehError: a model or heads cannot be read, or do not fit the target.
+        """
+        target = load(self.target, dtype=dtype, device="cpu")
+        drafts = {name: load(name, dtype=dtype, device="cpu") for name in self.drafts}
+        return Parts(target, drafts, {artifact.kind: artifact for artifact in open_heads(self.heads, target)})
+
+
+def parse_entry(text: str) -> Entry:
+    """`TARGET[,DRAFT or HEADS...]`.
+
+    Raises:
+        GamanehError: there is no model or heads of some name.
+    """
+    target, *beside = text.split(",")
+    named = [name for name in beside if are_heads(name)]
+    drafts = [name for name in beside if name not in named]
+    for model in (target, *drafts):
+        resolve(model)
+    replaced = {read_heads(name).kind for name in named}
+    along = (name for name in shipped_heads() if name.startswith(f"{target}/"))
+    return Entry(target, tuple(drafts), (*named, *(name for name in along if read_heads(name).kind not in replaced)))
