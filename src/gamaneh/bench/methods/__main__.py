@@ -39,8 +39,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         effort = make_effort(options)
         prompts = load_set(PROMPT_SET) if options.prompt_file is None else load_prompts(options.prompt_file)
         entries = [parse_entry(text) for text in options.targets]  # all of them, before anything takes its time
-        figures = [_measure(entry, prompts, effort, options) for entry in entries]
-        _write(figures, effort, options)
+        figures: list[TargetFigures] = []
+        for entry in entries:
+            figures.append(_measure(entry, prompts, effort, options))
+            _keep(figures, effort, options)
+        print(_text(figures, effort))
     except GamanehError as error:
         print(f"gamaneh: {error}", file=sys.stderr)
         return EXIT_ERROR
@@ -76,14 +79,17 @@ def _measure(entry: Entry, prompts: Sequence[Prompt], effort: Effort, options: a
     return MethodsBench(entry.open(options.dtype), prompts, effort, say).run(options.methods)
 
 
-def _write(figures: Sequence[TargetFigures], effort: Effort, options: argparse.Namespace) -> None:
-    document = _document(figures, effort)
-    text = tables(figures, effort, describe_machine(), document["date"])
-    print(text)
+def _keep(figures: Sequence[TargetFigures], effort: Effort, options: argparse.Namespace) -> None:
+    """Write down what there is so far: the targets that follow may take hours."""
     if options.markdown is not None:
-        put_into(options.markdown, text)
+        put_into(options.markdown, _text(figures, effort))
     if options.json is not None:
-        options.json.write_text(json.dumps(document, ensure_ascii=False, indent=1, allow_nan=False) + "\n")
+        text = json.dumps(_document(figures, effort), ensure_ascii=False, indent=1, allow_nan=False)
+        options.json.write_text(f"{text}\n", encoding="utf-8")
+
+
+def _text(figures: Sequence[TargetFigures], effort: Effort) -> str:
+    return tables(figures, effort, describe_machine(), _today())
 
 
 def _document(figures: Sequence[TargetFigures], effort: Effort) -> dict[str, Any]:
@@ -94,8 +100,12 @@ def _document(figures: Sequence[TargetFigures], effort: Effort) -> dict[str, Any
         "effort": asdict(effort),
         "machine": asdict(describe_machine()),
         "versions": {name: version(name) for name in ("gamaneh", "torch", "transformers")},
-        "date": datetime.now(UTC).date().isoformat(),
+        "date": _today(),
     }
+
+
+def _today() -> str:
+    return datetime.now(UTC).date().isoformat()
 
 
 def _parser() -> argparse.ArgumentParser:
