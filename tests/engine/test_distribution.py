@@ -12,8 +12,8 @@ from scipy.stats import chisquare
 from gamaneh.engine.engine import Engine
 from gamaneh.kv import BlockPool, KVManager
 from gamaneh.options import EngineOptions, SamplingParams, SpeculationOptions
+from gamaneh.proposers.chain import Chain
 from gamaneh.proposers.draft_model import DraftModelProposer
-from gamaneh.proposers.growth import ChainGrowth
 from gamaneh.sampling.rules import Block, Rejection
 from gamaneh.testing import ByteTokenizer, ScriptedRunner, constant
 
@@ -68,7 +68,7 @@ def test_every_exact_rule_follows_the_target(rule: str, sampling: str, cell: str
 def test_soft_probabilities_for_a_greedy_draft_are_found_out(rule, monkeypatch: pytest.MonkeyPatch) -> None:
     """The planted fault: the draft takes its best token, but the rule is told that it sampled."""
     engine = engine_with(rule.name, "request", 3)
-    monkeypatch.setattr(ChainGrowth, "_choose", lambda growth, scores: int(scores.argmax()))
+    monkeypatch.setattr(Chain, "_choose", lambda chain, scores: int(scores.argmax()))
     assert min(p_values(engine, TARGET, temperature=1.0)) < 0.001
 
 

@@ -13,6 +13,7 @@ from gamaneh.core import StepReport
 from gamaneh.engine.engine import Engine
 from gamaneh.kv import BlockPool, KVManager
 from gamaneh.options import EngineOptions, SamplingParams, SpeculationOptions
+from gamaneh.proposers.chain import Chain
 from gamaneh.proposers.growth import ChainGrowth
 from gamaneh.proposers.registry import Ingredients, ReadyModel, build_proposers
 from gamaneh.testing import PieceTokenizer, ScriptedRunner, constant, tiny_model
@@ -88,7 +89,7 @@ def test_a_draft_that_was_not_drawn_from_its_probabilities_is_found_out(
     rule: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The planted fault: the draft takes the best shared token, but the rule is told that it sampled."""
-    monkeypatch.setattr(ChainGrowth, "_choose", lambda growth, scores: int(scores.argmax()))
+    monkeypatch.setattr(Chain, "_choose", lambda chain, scores: int(scores.argmax()))
     assert min(p_values(engine_with(rule, "vocabulary"))) < 0.001
 
 
@@ -101,7 +102,8 @@ def test_probabilities_in_the_order_of_the_wrong_tokenizer_are_found_out(
 
     def take(growth: ChainGrowth, logits) -> None:
         untouched(growth, logits)
-        growth._probs[-1] = growth._probs[-1].roll(1).clamp(min=1e-6)
+        probs = growth._chain.probs
+        probs[-1] = probs[-1].roll(1).clamp(min=1e-6)
 
     monkeypatch.setattr(ChainGrowth, "take", take)
     assert min(p_values(engine_with(rule, "vocabulary"))) < 0.001

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from gamaneh.core import ProposalRow
-from gamaneh.proposers.growth import ChainGrowth, DraftStyle, Growth, TokenMap
+from gamaneh.proposers.growth import Beginning, ChainGrowth, DraftStyle, Growth
 from gamaneh.proposers.tree_growth import TreeGrowth
 
 
@@ -50,7 +50,7 @@ class SameTokens:
 
     def growth(self, row: ProposalRow, style: DraftStyle) -> Growth:
         """Directly behind the request's tokens."""
-        return start_growth(row, row.tokens, self, style)
+        return start_growth(Beginning(row, row.tokens, self, style))
 
     def drop(self, request_ids: Iterable[str]) -> None:
         """Nothing is kept."""
@@ -66,9 +66,8 @@ class SameTokens:
         return token
 
 
-def start_growth(
-    row: ProposalRow, context: Sequence[int], token_map: TokenMap, style: DraftStyle, unchanged: int | None = None
-) -> Growth:
+def start_growth(beginning: Beginning) -> Growth:
     """A tree where the request allows one and the style branches, else a chain."""
-    branches = style.branching > 1 and row.max_nodes > row.max_depth
-    return (TreeGrowth if branches else ChainGrowth)(row, context, token_map, style, unchanged)
+    row = beginning.row
+    branches = beginning.style.branching > 1 and row.max_nodes > row.max_depth
+    return (TreeGrowth if branches else ChainGrowth)(beginning)

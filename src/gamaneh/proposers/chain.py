@@ -41,7 +41,7 @@ class Chain:
             return False
         if self.row.want_probs and self.sampling == "request":
             self.probs.append(self.row.sampler.probs(scores))
-        self.tokens.append(pick(self.row, scores, len(self.row.tokens) + len(self.tokens), self.sampling))
+        self.tokens.append(self._choose(scores))
         return True
 
     def draft(self) -> Draft:
@@ -49,3 +49,6 @@ class Chain:
         if not self.tokens:
             return EMPTY_DRAFT
         return Draft.chain(self.tokens, torch.stack(self.probs) if self.probs else None)
+
+    def _choose(self, scores: Tensor) -> int:
+        return pick(self.row, scores, len(self.row.tokens) + len(self.tokens), self.sampling)

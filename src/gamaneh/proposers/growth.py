@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-import torch
 from torch import Tensor
 
-from gamaneh.core import EMPTY_DRAFT, Draft, ProposalRow
-from gamaneh.proposers.candidates import DraftSampling, allowed_scores, pick
+from gamaneh.core import Draft, ProposalRow
+from gamaneh.proposers.candidates import DraftSampling
+from gamaneh.proposers.chain import Chain
 from gamaneh.proposers.draft_reader import DraftReader, Reading
 
 
@@ -84,8 +84,9 @@ def grow(reader: DraftReader, growths: Sequence[Growth]) -> None:
             growth.take(logits)
 
 
-class ChainGrowth:
-    """A draft with one path.
+@dataclass(frozen=True, slots=True)
+class Beginning:
+    """What a draft grows from.
 
     Args:
         row: the request.
@@ -95,49 +96,38 @@ class ChainGrowth:
         unchanged: how many tokens of `context` are as they were, as in `Reading`.
     """
 
-    def __init__(
-        self,
-        row: ProposalRow,
-        context: Sequence[int],
-        token_map: TokenMap,
-        style: DraftStyle,
-        unchanged: int | None = None,
-    ) -> None:
-        self._row, self._context, self._unchanged = row, context, unchanged
-        self._token_map, self._style = token_map, style
-        self._tokens: list[int] = []
+    row: ProposalRow
+    context: Sequence[int]
+    token_map: TokenMap
+    style: DraftStyle
+    unchanged: int | None = None
+
+
+class ChainGrowth:
+    """A draft with one path."""
+
+    def __init__(self, beginning: Beginning) -> None:
+        self._beginning = beginning
+        self._chain = Chain(beginning.row, beginning.style.sampling)
         self._drafted: list[int] = []
-        self._probs: list[Tensor] = []
         self._stopped = False
 
     @property
     def is_open(self) -> bool:
-        return not self._stopped and len(self._tokens) < self._row.max_depth
+        return not self._stopped and len(self._drafted) < self._beginning.row.max_depth
 
     def reading(self) -> Reading:
-        return Reading(self._row.request_id, self._context, self._drafted, unchanged=self._unchanged)
+        begin = self._beginning
+        return Reading(begin.row.request_id, begin.context, self._drafted, unchanged=begin.unchanged)
 
     def take(self, logits: Tensor) -> None:
         """Choose the next token, or end the path."""
-        said = logits[-1].float()
-        offered = self._token_map.to_target(said)
-        unsure = bool(self._tokens) and self._style.is_unsure(said, offered)
-        scores = None if unsure else allowed_scores(self._row, offered, self._tokens)
-        if scores is None:
-            self._stopped = True
-            return
-        self._add(self._choose(scores))
-        if self._row.want_probs and self._style.sampling == "request":
-            self._probs.append(self._row.sampler.probs(scores))
+        said, begin = logits[-1].float(), self._beginning
+        offered = begin.token_map.to_target(said)
+        unsure = bool(self._drafted) and begin.style.is_unsure(said, offered)
+        self._stopped = unsure or not self._chain.grow(offered)
+        if not self._stopped:
+            self._drafted.append(begin.token_map.to_draft(self._chain.tokens[-1]))
 
     def draft(self) -> Draft:
-        if not self._tokens:
-            return EMPTY_DRAFT
-        return Draft.chain(self._tokens, torch.stack(self._probs) if self._probs else None)
-
-    def _choose(self, scores: Tensor) -> int:
-        return pick(self._row, scores, len(self._row.tokens) + len(self._tokens), self._style.sampling)
-
-    def _add(self, token: int) -> None:
-        self._tokens.append(token)
-        self._drafted.append(self._token_map.to_draft(token))
+        return self._chain.draft()

@@ -14,10 +14,10 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from gamaneh.core import ROOT, Draft, ProposalRow
+from gamaneh.core import ROOT, Draft
 from gamaneh.proposers.candidates import allowed_scores, likely
 from gamaneh.proposers.draft_reader import Reading
-from gamaneh.proposers.growth import DraftStyle, TokenMap
+from gamaneh.proposers.growth import Beginning
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -35,22 +35,11 @@ class _Node:
 
 
 class TreeGrowth:
-    """A draft that branches; as `ChainGrowth`, but without probabilities: rules that read them take chains.
+    """A draft that branches; as `ChainGrowth`, but without probabilities: rules that read them take chains."""
 
-    Args:
-        row, context, token_map, style, unchanged: as of `ChainGrowth`.
-    """
-
-    def __init__(
-        self,
-        row: ProposalRow,
-        context: Sequence[int],
-        token_map: TokenMap,
-        style: DraftStyle,
-        unchanged: int | None = None,
-    ) -> None:
-        self._row, self._context, self._unchanged = row, context, unchanged
-        self._token_map, self._style = token_map, style
+    def __init__(self, beginning: Beginning) -> None:
+        self._beginning, self._row, self._style = beginning, beginning.row, beginning.style
+        self._token_map = beginning.token_map
         self._depth = 0
         self._kept: list[_Node] = []
         self._frontier: list[_Node] = []
@@ -65,12 +54,12 @@ class TreeGrowth:
         nodes = [*stem, *self._frontier]
         return Reading(
             self._row.request_id,
-            self._context,
+            self._beginning.context,
             nodes=[self._token_map.to_draft(node.token) for node in nodes],
             parents=_parents(nodes),
             logit_rows=max(len(self._frontier), 1),
             keep_last=False,
-            unchanged=self._unchanged,
+            unchanged=self._beginning.unchanged,
         )
 
     def take(self, logits: Tensor) -> None:

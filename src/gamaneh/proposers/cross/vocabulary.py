@@ -16,7 +16,7 @@ from gamaneh.core import ProposalRow
 from gamaneh.proposers.bridge import start_growth
 from gamaneh.proposers.cross.spelling import SupportsSpelling
 from gamaneh.proposers.cross.transcript import Transcriber
-from gamaneh.proposers.growth import DraftStyle, Growth
+from gamaneh.proposers.growth import Beginning, DraftStyle, Growth
 
 _Sign = tuple[bool, bytes]
 """What makes a token the same in two tokenizers: whether it is special, and its bytes."""
@@ -79,7 +79,7 @@ class VocabularyBridge:
         transcript = self.transcriber.transcript(row)
         if not transcript.tokens or transcript.rest:
             return None
-        return start_growth(row, transcript.tokens, self.shared, style, transcript.unchanged)
+        return start_growth(Beginning(row, transcript.tokens, self.shared, style, transcript.unchanged))
 
     def drop(self, request_ids: Iterable[str]) -> None:
         self.transcriber.drop(request_ids)
