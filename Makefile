@@ -5,6 +5,7 @@
 #   make lint     ruff, mypy, import-linter
 #   make bench    plain and speculative decoding measured side by side
 #   make reports  the runs and pages of docs/reports, in about a quarter of an hour
+#   make methods  the table of docs/methods.md, in two to three hours; what it lacks is trained first
 #   make clean    remove the environment and everything built
 #
 # PIP_ARGS goes to pip as it is. The default index may offer only a build of torch that brings several
@@ -19,7 +20,7 @@ PYTHON ?= $(shell for python in python3.11 python3; do \
 	$$python -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$python && break; done)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint model llama bench reports clean
+.PHONY: help demo test lint model llama bench reports methods clean
 
 help:
 	@sed -n 's/^#   \(make [a-z]*   *[a-z]\)/\1/p' Makefile
@@ -73,6 +74,17 @@ reports: model
 	for name in smollm2 qwen; do \
 		$(BIN)/gamaneh report $(REPORTS)/$$name.json --html $(REPORTS)/$$name.html && \
 		$(BIN)/gamaneh report $(REPORTS)/$$name.json --html $(REPORTS)/$$name.fa.html --language fa || exit; done
+
+# Heads and a draft model that do not come along are trained once; without the folder they are trained again.
+MEASURED := measured
+
+methods: model
+	@for name in $(PAIR); do $(BIN)/gamaneh pull $$name || exit; done
+	@test -d $(MEASURED)/draft || $(BIN)/python -m gamaneh.train.recipes --recipe measured --out $(MEASURED)
+	$(BIN)/python -m gamaneh.bench.methods --prompts 1 --tokens 24 --fixed-tokens 8 \
+		--targets $(SMALL),$(MEASURED)/draft,$(MEASURED)/mtp,$(MEASURED)/early_exit \
+		$(word 1,$(PAIR)),$(word 2,$(PAIR)),$(SMALL) \
+		--markdown docs/methods.md --json $(REPORTS)/methods.json
 
 clean:
 	rm -rf $(VENV) .venv-llama build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
