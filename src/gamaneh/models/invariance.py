@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from typing import Protocol
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
@@ -31,9 +32,20 @@ CONTEXTS = (40, 56, 530, 1080)
 """Cached tokens before the rows that are tried: in one block of the attention kernel, across one, in several."""
 
 
-@torch.inference_mode()
+_KNOWN: WeakKeyDictionary[Decoder, dict[int, Tiling]] = WeakKeyDictionary()
+"""What was measured, by number of threads: every engine over the same weights asks again."""
+
+
 def measured_tiling(decoder: Decoder) -> Tiling:
     """The least padding, and the largest products, at which rows keep the bits of `REFERENCE` rows."""
+    known, threads = _KNOWN.setdefault(decoder, {}), torch.get_num_threads()
+    if threads not in known:
+        known[threads] = _measure(decoder)
+    return known[threads]
+
+
+@torch.inference_mode()
+def _measure(decoder: Decoder) -> Tiling:
     longest = decoder.config.max_context - REFERENCE
     products = [_ProductProbe(decoder, *part) for part in _products(decoder)]
     layers = [_LayerProbe(decoder, context) for context in CONTEXTS if context <= longest]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 
 import torch
@@ -51,12 +52,16 @@ TINY_CONFIGS: Mapping[str, DecoderConfig] = {
 def tiny_decoder(
     family: str = "llama", *, seed: int = 0, dtype: torch.dtype = torch.float32, config: DecoderConfig | None = None
 ) -> Decoder:
-    """A decoder with random weights; the same seed gives the same weights.
+    """A decoder with random weights; the same arguments give the same one, since use does not change it.
 
     Raises:
         KeyError: `family` is not in `TINY_CONFIGS` and no `config` is given.
     """
-    config = config or TINY_CONFIGS[family]
+    return _decoder(config or TINY_CONFIGS[family], seed, dtype)
+
+
+@cache
+def _decoder(config: DecoderConfig, seed: int, dtype: torch.dtype) -> Decoder:
     return Decoder(config, tiny_weights(config, seed=seed, dtype=dtype))
 
 
