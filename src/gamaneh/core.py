@@ -335,6 +335,8 @@ class Needs:
             before it decides; they must not be sampled, as whether they are used depends on them.
         grammar: it has drafts only for requests whose output a mask restricts; others do not get to it.
         about: how it drafts and why so, in words, where there was a choice; shown beside its name.
+        expected_survival: s_1, s_2, ... of its drafts as measured on texts held out; empty where nobody knows. The
+            controller begins with them instead of finding out.
     """
 
     hidden_layers: tuple[int, ...] = ()
@@ -345,6 +347,7 @@ class Needs:
     instant: bool = False
     grammar: bool = False
     about: str = ""
+    expected_survival: tuple[float, ...] = ()
 
 
 class Sampler(Protocol):

@@ -105,3 +105,17 @@ def test_what_a_request_did_long_ago_counts_less() -> None:
 
 def test_negligible_positions_are_left_out() -> None:
     assert len(taught(0).survival(DRAFTER, "old", 100)) < 5
+
+
+def test_what_was_measured_beforehand_is_where_survival_begins() -> None:
+    tracker = AcceptanceTracker()
+    tracker.expect("drafter", [0.6, 0.3])
+    assert tracker.survival(DRAFTER, "new", 3) == pytest.approx([0.6, 0.3, 0.15])
+    assert tracker.survival(Source("other"), "new", 1) == [0.5]
+
+
+@pytest.mark.parametrize(("expected", "accepted", "seen"), [(0.9, 0, 0.0), (0.0, 4, 1.0)])
+def test_what_is_seen_outweighs_what_was_measured_beforehand(expected: float, accepted: int, seen: float) -> None:
+    tracker = taught(accepted)
+    tracker.expect("drafter", [expected] * 4)
+    assert tracker.survival(DRAFTER, "new", 1)[0] == pytest.approx(seen, abs=0.1)

@@ -5,6 +5,7 @@ CASES kinds 03, 25, 31, 35 and 37: drafts accepted to the end, caches that lost 
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -13,6 +14,7 @@ import torch
 from conftest import run
 from heads_engine import PROMPTS, TEXT, expected, learned_heads, outputs, params_for, watch
 
+from gamaneh.control.acceptance import Source
 from gamaneh.core import Use
 from gamaneh.engine.assembly import build_engine
 from gamaneh.engine.engine import Engine
@@ -64,6 +66,15 @@ def engine_for(
     engine = build_engine(target, None, speculation, options, heads=[artifact] if artifact else [])
     engine.clock = engine.drafting.clock = lambda: 0.0  # beside such a target every draft would be slow
     return engine
+
+
+@pytest.mark.parametrize("method", ["eagle", "trained exit"])
+def test_the_controller_begins_with_what_was_measured_of_the_heads(method: str) -> None:
+    artifact = heads(method)
+    assert artifact is not None
+    known = replace(artifact, quality={"survival": {"all": [0.75, 0.25]}})
+    acceptance = engine_for(method, own=known).steering.controller.acceptance
+    assert acceptance.survival(Source(known.kind), "new", 2) == pytest.approx([0.75, 0.25])
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])

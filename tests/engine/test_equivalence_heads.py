@@ -5,6 +5,7 @@ CASES kinds 03, 11, 31, 35 and 37: drafts accepted to the end, windows of 32 cro
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ import torch
 from conftest import run
 from heads_engine import PROMPTS, chains_only, engine_for, expected, learned_heads, outputs, params_for, watch
 
+from gamaneh.control.acceptance import Source
 from gamaneh.heads.artifact import Artifact
 from gamaneh.options import SamplingParams
 from gamaneh.testing import TINY_CONFIGS, tiny_heads, tiny_model
@@ -47,6 +49,13 @@ def test_what_the_heads_know_is_accepted(method: str) -> None:
     outputs(engine, "ab", 0.0)
     accepted, drafted = (sum(getattr(report, name) for report in reports) for name in ("accepted", "drafted"))
     assert accepted > 0.5 * drafted
+
+
+@pytest.mark.parametrize("method", HEADS)
+def test_the_controller_begins_with_what_was_measured_of_the_heads(method: str) -> None:
+    known = replace(heads(method), quality={"survival": {"all": [0.75, 0.25]}})
+    acceptance = engine_for("llama", known).steering.controller.acceptance
+    assert acceptance.survival(Source(known.kind), "new", 2) == pytest.approx([0.75, 0.25])
 
 
 @pytest.mark.parametrize("method", HEADS)

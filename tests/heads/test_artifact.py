@@ -62,6 +62,12 @@ def test_what_is_written_is_read_again(tmp_path: Path) -> None:
     assert all(torch.equal(tensor, artifact.tensors[name]) for name, tensor in again.tensors.items())
 
 
+def test_survival_over_all_prompts_is_told_if_it_was_measured() -> None:
+    heads = tiny_heads(TARGET)
+    assert replace(heads, quality={"survival": {"chat": [0.9], "all": [0.5, 0.25]}}).survival == (0.5, 0.25)
+    assert replace(heads, quality={}).survival == ()
+
+
 def test_heads_take_the_place_of_older_ones(saved: Path) -> None:
     newer = tiny_heads(TARGET, depth=3)
     save_artifact(newer, saved)
@@ -117,6 +123,11 @@ DAMAGES: dict[str, tuple[Callable[[Path], object], type[ModelError], str]] = {
         lambda folder: edit_config(folder, quality={"ranks": [[0.5, float("nan")]]}),
         CorruptModel,
         "ranks .* must be lists of numbers from 0 to 1",
+    ),
+    "survival that is none": (
+        lambda folder: edit_config(folder, quality={"survival": {"all": [1.5]}}),
+        CorruptModel,
+        "survival .* must be lists of numbers from 0 to 1",
     ),
     "other draft vocabulary": (lambda folder: edit_config(folder, draft_vocab=21), CorruptModel, "got 21 for 20"),
 }

@@ -1,8 +1,8 @@
 """Survival of drafts, estimated from what was accepted, and how sure the estimate is.
 
 The chance that a candidate is accepted once it is reached is estimated by position, from the general to the
-particular, each drawn towards the one before: a prior, the proposer's grades from the lowest to the one in
-question, the kind of request, the request.
+particular, each drawn towards the one before: a prior, or what was measured beforehand, the proposer's grades
+from the lowest to the one in question, the kind of request, the request.
 Old drafts fade, faster for a single request, whose text changes, than for a pool.
 """
 
@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 POOL_FADE = 0.98
 """Weight of an old draft in a pool after one more; half of it is gone after 34."""
@@ -35,6 +36,12 @@ POOL_WEIGHT = 8.0
 CAUTION = 0.5
 """Standard deviations between the estimate and its lower bound, which so holds in about seven of ten cases. Twice as
 much kept good drafters off in simulations, and made nothing safer."""
+
+EXPECTED_WEIGHT = 8.0
+"""Drafts for which a measurement on texts held out counts: the texts of a service are others."""
+
+LEAST_RATE = 0.01
+"""Chance of a position that never survived where it was measured: nothing is impossible on other texts."""
 
 NEGLIGIBLE = 0.01
 """Candidates that survive less often are not worth thinking about."""
@@ -85,6 +92,13 @@ class AcceptanceTracker:
         self._sources: dict[Source, PositionCounts] = {}
         self._kinds: dict[tuple[Source, str], PositionCounts] = {}
         self._requests: dict[str, dict[Source, PositionCounts]] = {}
+        self._expected: dict[str, Sequence[float]] = {}
+
+    def expect(self, proposer: str, survival: Sequence[float]) -> None:
+        """Begin with this s_1, s_2, ... of a proposer's drafts, which was measured elsewhere."""
+        alive = (1.0, *survival)
+        rates = (after / before if before else 0.0 for before, after in pairwise(alive))
+        self._expected[proposer] = [min(max(rate, LEAST_RATE), 1.0) for rate in rates]
 
     def observe(
         self, source: Source, request_id: str, depth: int, accepted: int, *, kind: str = "", gap: int = 0
@@ -132,6 +146,7 @@ class AcceptanceTracker:
     def _levels(self, source: Source, request_id: str, kind: str) -> _Levels:
         lower = (Source(source.proposer, grade) for grade in range(source.grade + 1))
         return _Levels(
+            self._expected.get(source.proposer, ()),
             [self._sources[pool] for pool in lower if pool in self._sources],
             self._kinds.get((source, kind), _NOTHING),
             self._requests.get(request_id, {}).get(source, _NOTHING),
@@ -140,8 +155,9 @@ class AcceptanceTracker:
 
 @dataclass(frozen=True, slots=True)
 class _Levels:
-    """Counts from the general to the particular: pools up to the grade, the kind of request, the request."""
+    """From the general to the particular: expected rates, counts of pools up to the grade, of kind and request."""
 
+    expected: Sequence[float]
     pools: Sequence[PositionCounts]
     kind: PositionCounts
     own: PositionCounts
@@ -149,6 +165,8 @@ class _Levels:
     def rate(self, position: int, prior: float) -> tuple[float, float, float]:
         """Rate of a position and the drafts behind it; and the general rate, for the next position."""
         weight = NEIGHBOUR_WEIGHT if position else PRIOR_WEIGHT
+        if position < len(self.expected):
+            prior, weight = self.expected[position], EXPECTED_WEIGHT
         general, count = prior, weight
         for pool in self.pools:
             general, count = pool.rate(position, general, min(count, weight))

@@ -42,6 +42,7 @@ class Steering:
     def register(self, name: str, proposer: Proposer) -> None:
         """Route requests to a proposer and keep an account of it."""
         self._needs[name] = proposer.needs
+        self.controller.acceptance.expect(name, proposer.needs.expected_survival)
         self._ledgers[name], self._totals[name] = Ledger(), Totals()
 
     def decide(self, sequences: Sequence[SequenceState]) -> list[Decision]:

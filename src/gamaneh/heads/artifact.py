@@ -52,6 +52,9 @@ DRAFT_IDS = "draft_ids"
 """Tensor `[draft_vocab]` of int64, the target's token id of each draft token, where heads draft from a part of its
 vocabulary."""
 
+ALL_PROMPTS = "all"
+"""Name of the set of all prompts held out, among those whose survival is told."""
+
 _KEYS = ("format", "version", "kind", "shape", "target", "draft_vocab", "provenance", "quality", "sha256")
 
 _T = TypeVar("_T")
@@ -101,6 +104,11 @@ class Artifact:
     def draft_vocab(self) -> int | None:
         """Tokens that the heads can draft; None for all of the target's."""
         return len(self.tensors[DRAFT_IDS]) if DRAFT_IDS in self.tensors else None
+
+    @property
+    def survival(self) -> tuple[float, ...]:
+        """s_1, s_2, ... over all prompts held out; empty if they were not measured."""
+        return tuple(self.quality.get("survival", {}).get(ALL_PROMPTS, ()))
 
 
 def save_artifact(artifact: Artifact, folder: Path) -> None:
@@ -225,9 +233,18 @@ def _check_format(config: Mapping[str, Any], path: Path) -> None:
     for name in ("shape", "target", "provenance", "quality"):
         if not isinstance(config[name], dict):
             raise CorruptModel(f"{name} in {path / CONFIG} must be an object, got {config[name]!r:.80}")
-    ranks = config["quality"].get("ranks", [])
+    _check_quality(config["quality"], path)
+
+
+def _check_quality(quality: Mapping[str, Any], path: Path) -> None:
+    """What drafting relies on; the rest is for people."""
+    ranks, survival = quality.get("ranks", []), quality.get("survival", {})
     if not isinstance(ranks, list) or not all(map(_are_shares, ranks)):
         raise CorruptModel(f"ranks in {path / CONFIG} must be lists of numbers from 0 to 1, got {ranks!r:.80}")
+    if not isinstance(survival, dict) or not all(map(_are_shares, survival.values())):
+        raise CorruptModel(
+            f"survival in {path / CONFIG} must be lists of numbers from 0 to 1 by set of prompts, got {survival!r:.80}"
+        )
 
 
 def _are_shares(values: object) -> bool:

@@ -81,6 +81,7 @@ class EagleProposer:
         min_confidence: a path ends where the head's most likely token is less likely than this, but for the
             first token. The test must not look at the token that was drawn (`Chain`).
         branching: candidates per level where the rule takes trees.
+        expected: survival of its drafts as measured, for the controller; empty for unknown.
     """
 
     name = "eagle"
@@ -93,6 +94,7 @@ class EagleProposer:
         sampling: DraftSampling = "request",
         min_confidence: float = 0.0,
         branching: int = 1,
+        expected: tuple[float, ...] = (),
     ) -> None:
         self.runner, self.sampling, self.min_confidence = runner, sampling, min_confidence
         self.needs = Needs(
@@ -100,6 +102,7 @@ class EagleProposer:
             hidden_window=WINDOW,
             probs=sampling == "request",
             branching=branching,
+            expected_survival=expected,
         )
         self._vocabulary = DraftVocabulary(runner.draft_ids, vocab_size)
         self._cached: dict[str, _Cached] = {}

@@ -25,6 +25,7 @@ class EarlyExitProposer:
         sampling: `request` draws as the request does, `greedy` takes the most likely token.
         min_confidence: a draft ends where the most likely token is less likely than this.
         about: why this exit, in words.
+        expected: survival of its drafts as measured, for the controller; empty for unknown.
     """
 
     name = "early_exit"
@@ -37,10 +38,11 @@ class EarlyExitProposer:
         sampling: DraftSampling = "request",
         min_confidence: float = 0.0,
         about: str = "",
+        expected: tuple[float, ...] = (),
     ) -> None:
         self.exit, self.kv = exit_, kv
         self.sampling, self.min_confidence = sampling, min_confidence
-        self.needs = Needs(probs=sampling == "request", about=about)
+        self.needs = Needs(probs=sampling == "request", about=about, expected_survival=expected)
 
     def propose(self, rows: Sequence[ProposalRow]) -> list[Draft]:
         """One chain per row."""

@@ -28,6 +28,7 @@ class ParallelHeadsProposer:
             decide the form of trees. Without them drafts are chains.
         branching: candidates per level, on average, where the rule takes trees.
         sampling: `request` draws as the request does, `greedy` takes the most likely token.
+        expected: survival of its drafts as measured, for the controller; empty for unknown.
     """
 
     def __init__(
@@ -38,6 +39,7 @@ class ParallelHeadsProposer:
         shares: Sequence[Sequence[float]] = (),
         branching: int = 1,
         sampling: DraftSampling = "request",
+        expected: tuple[float, ...] = (),
     ) -> None:
         self.name, self.heads, self.sampling = heads.kind, heads, sampling
         self.needs = Needs(
@@ -45,6 +47,7 @@ class ParallelHeadsProposer:
             probs=sampling == "request",
             branching=branching if shares else 1,
             max_depth=heads.depth,
+            expected_survival=expected,
         )
         self._shares = tuple(map(tuple, shares))
         self._vocabulary = DraftVocabulary(heads.draft_ids(), vocab_size)

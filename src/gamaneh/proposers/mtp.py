@@ -97,6 +97,7 @@ class ChainedHeadsProposer:
         num_blocks, block_size: of the cache; a request takes no more of it than of the target's.
         sampling: `request` draws as the request does, `greedy` takes the most likely token.
         min_confidence: a draft ends where the most likely token is less likely than this.
+        expected: survival of its drafts as measured, for the controller; empty for unknown.
     """
 
     def __init__(
@@ -109,6 +110,7 @@ class ChainedHeadsProposer:
         block_size: int,
         sampling: DraftSampling = "request",
         min_confidence: float = 0.0,
+        expected: tuple[float, ...] = (),
     ) -> None:
         config, weight = heads.config, heads.block(0).project.weight
         self.name, self.heads, self.rotary = heads.kind, heads, rotary
@@ -118,6 +120,7 @@ class ChainedHeadsProposer:
             hidden_window=WINDOW,
             probs=sampling == "request",
             max_depth=heads.depth,
+            expected_survival=expected,
         )
         self.cache = KVCache(
             heads.depth, num_blocks, block_size, config.num_kv_heads, config.head_dim, weight.dtype, weight.device

@@ -144,17 +144,19 @@ def _mtp(parts: Ingredients) -> Proposer:
         block_size=parts.target.kv.pool.block_size,
         sampling=parts.options.draft_sampling,
         min_confidence=parts.options.min_confidence,
+        expected=artifact.survival,
     )
 
 
 def _eagle(parts: Ingredients) -> Proposer:
-    loaded = parts.target.loaded
+    loaded, artifact = parts.target.loaded, parts.heads_of("eagle")
     return EagleProposer(
-        EagleRunner(load_eagle(parts.heads_of("eagle"), loaded), loaded.decoder),
+        EagleRunner(load_eagle(artifact, loaded), loaded.decoder),
         vocab_size=parts.vocab_size,
         sampling=parts.options.draft_sampling,
         min_confidence=parts.options.min_confidence,
         branching=parts.options.draft_branching or 1,
+        expected=artifact.survival,
     )
 
 
@@ -163,7 +165,12 @@ def _early_exit(parts: Ingredients) -> Proposer:
     heads = parts.heads_of("early_exit") if parts.has_heads("early_exit") else None
     exit_, about = choose_exit(target.loaded, target.runner, options.exit_layer, heads)
     return EarlyExitProposer(
-        exit_, target.kv, sampling=options.draft_sampling, min_confidence=options.min_confidence, about=about
+        exit_,
+        target.kv,
+        sampling=options.draft_sampling,
+        min_confidence=options.min_confidence,
+        about=about,
+        expected=heads.survival if heads is not None else (),
     )
 
 
@@ -174,6 +181,7 @@ def _parallel_heads(parts: Ingredients, heads: ParallelHeads, artifact: Artifact
         shares=artifact.quality.get("ranks", ()),
         branching=parts.options.draft_branching or TREE_BRANCHING,
         sampling=parts.options.draft_sampling,
+        expected=artifact.survival,
     )
 
 
