@@ -71,6 +71,15 @@ class TestDraftLength:
         depth_of(controller)
         assert depth_of(controller) == 6
 
+    @pytest.mark.parametrize(("expected", "drafts"), [((), False), ((0.7, 0.5), True)])
+    def test_one_refusal_ends_what_is_unknown_but_not_what_was_measured(
+        self, expected: tuple[float, ...], drafts: bool
+    ) -> None:
+        controller = controller_with(FLAT, draft_per_token=0.3)
+        controller.acceptance.expect("drafter", expected)
+        teach(controller, accepted=0, rounds=1)
+        assert (depth_of(controller) > 0) is drafts
+
     def test_drafts_that_are_refused_are_not_made(self) -> None:
         controller = controller_with(FLAT, draft_per_token=0.2)
         teach(controller, accepted=0)
@@ -187,11 +196,17 @@ class TestRoutes:
         decision = controller.decide([candidate(routes=(COPIER,))], sees())[0]
         assert (decision.depth, decision.code) == (0, ReasonCode.NO_DRAFT)
 
-    def test_a_fixed_draft_length_takes_the_first_proposer_with_a_draft(self) -> None:
-        controller = controller_with(FLAT)
+    @pytest.mark.parametrize(("copied", "proposer"), [(0, "drafter"), (1, "drafter"), (12, "copier")])
+    def test_a_fixed_draft_length_takes_the_proposer_that_promises_most_at_it(self, copied: int, proposer: str) -> None:
         asks = [candidate(routes=self.AUTO, fixed=4)]
-        assert controller.decide(asks, sees(r=Draft.chain([1])))[0].proposer == "copier"
-        assert controller.decide(asks, sees())[0].proposer == "drafter"
+        decision = self.taught().decide(asks, sees(r=Draft.chain(range(copied))) if copied else sees())[0]
+        assert (decision.proposer, decision.depth) == (proposer, 4)
+
+    def test_a_fixed_draft_length_leaves_a_bad_proposer_for_one_that_was_never_timed(self) -> None:
+        controller = controller_with(FLAT, draft_per_token=0.1)
+        teach(controller, accepted=0)
+        asks = [candidate(routes=(DRAFTER, Route("novice", "novice was asked for", PAYS)), fixed=4)]
+        assert controller.decide(asks)[0].proposer == "novice"
 
 
 class TestProbing:

@@ -177,8 +177,10 @@ class Controller:
 
     def _seen_offer(self, candidate: Candidate, route: Route, glimpses: Glimpses) -> Offer | None:
         """None where nothing is offered, or nothing is known yet about what it takes."""
-        if not self.cost.knows(route.proposer):
-            return None
+        return self._seen_draft(candidate, route, glimpses) if self.cost.knows(route.proposer) else None
+
+    def _seen_draft(self, candidate: Candidate, route: Route, glimpses: Glimpses) -> Offer | None:
+        """None where nothing is offered."""
         if not route.instant:
             return self._offer(candidate, route, 0, route.allowed(candidate.max_depth))
         draft = glimpses.get((route.proposer, candidate.request_id), EMPTY_DRAFT)
@@ -236,12 +238,29 @@ class Controller:
         if first.proposer == PLAIN:
             return _plain(first.reason, first.code, first.details)
         if candidate.fixed is not None:
-            return _fixed(candidate, outlook)
+            return self._fixed(candidate, outlook)
         if probe is not None and probe.request_id == request_id:
             return _probe(probe)
         if request_id in outlook.depths:
             return _pays(outlook.offers[request_id].route, outlook.depths[request_id])
         return self._no_draft(candidate, outlook)
+
+    def _fixed(self, candidate: Candidate, outlook: Outlook) -> Decision:
+        """The length is given; of several routes that have something to offer, the one that promises most at it."""
+        depth = min(candidate.fixed or 0, candidate.max_depth)
+        route = candidate.routes[0]
+        if len(candidate.routes) > 1:
+            alone = RoundEstimate(self.cost, 1, 1, candidate.context)
+            promises = [(self._promise(candidate, each, depth, alone, outlook), each) for each in candidate.routes]
+            route = max(promises, key=lambda entry: entry[0])[1]
+        return _draft(route, route.allowed(depth), "draft length fixed by option", ReasonCode.FIXED)
+
+    def _promise(self, candidate: Candidate, route: Route, depth: int, alone: RoundEstimate, outlook: Outlook) -> float:
+        """Tokens per second of a draft of this length with all hopes fulfilled; what was never timed costs nothing."""
+        offer = self._seen_draft(candidate, route, outlook.glimpses)
+        if offer is None:
+            return 0.0
+        return alone.rate_alone(self._at_best(candidate, offer), min(depth, len(offer.survival)))
 
     def _no_draft(self, candidate: Candidate, outlook: Outlook) -> Decision:
         offer = outlook.offers.get(candidate.request_id)
@@ -272,14 +291,6 @@ class Controller:
 
 def _adapts(candidate: Candidate) -> bool:
     return candidate.fixed is None and candidate.max_depth > 0 and candidate.routes[0].proposer != PLAIN
-
-
-def _fixed(candidate: Candidate, outlook: Outlook) -> Decision:
-    """The first route that has something to offer; of a single one that is not known before it is asked."""
-    depth = min(candidate.fixed or 0, candidate.max_depth)
-    has = [route for route in candidate.routes if outlook.seen_depth(candidate, route)]
-    route = has[0] if len(candidate.routes) > 1 and has else candidate.routes[0]
-    return _draft(route, route.allowed(depth), "draft length fixed by option", ReasonCode.FIXED)
 
 
 def _probe(probe: Probe) -> Decision:

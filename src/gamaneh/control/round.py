@@ -107,6 +107,11 @@ class RoundEstimate:
                 best, best_rate = depth, rate
         return best, best_rate
 
+    def rate_alone(self, offer: Offer, depth: int) -> float:
+        """The batch's tokens per second when this request alone drafts, and so far."""
+        expected = self.size + sum(offer.survival[:depth])
+        return expected / (self.plain_seconds + self.extra_seconds(offer.route, depth, offer.lag))
+
     def best_depths(self, offers: Sequence[Offer], least_rate: float) -> dict[str, int]:
         """Draft lengths by request that bring most tokens per second; empty where nothing exceeds `least_rate`."""
         if len(offers) == 1:
