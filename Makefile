@@ -81,7 +81,7 @@ MEASURED := measured
 methods: model
 	@for name in $(PAIR); do $(BIN)/gamaneh pull $$name || exit; done
 	@test -d $(MEASURED)/draft || $(BIN)/python -m gamaneh.train.recipes --recipe measured --out $(MEASURED)
-	$(BIN)/python -m gamaneh.bench.methods --prompts 1 --tokens 24 --fixed-tokens 8 \
+	$(BIN)/python -m gamaneh.bench.methods --prompts 1 --tokens 32 --fixed-tokens 16 \
 		--targets $(SMALL),$(MEASURED)/draft,$(MEASURED)/mtp,$(MEASURED)/early_exit \
 		$(word 1,$(PAIR)),$(word 2,$(PAIR)),$(SMALL) \
 		--markdown docs/methods.md --json $(REPORTS)/methods.json
