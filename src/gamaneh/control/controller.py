@@ -246,21 +246,22 @@ class Controller:
         return self._no_draft(candidate, outlook)
 
     def _fixed(self, candidate: Candidate, outlook: Outlook) -> Decision:
-        """The length is given; of several routes that have something to offer, the one that promises most at it."""
-        depth = min(candidate.fixed or 0, candidate.max_depth)
-        route = candidate.routes[0]
-        if len(candidate.routes) > 1:
-            alone = RoundEstimate(self.cost, 1, 1, candidate.context)
-            promises = [(self._promise(candidate, each, depth, alone, outlook), each) for each in candidate.routes]
-            route = max(promises, key=lambda entry: entry[0])[1]
+        """The length is given; a single route is asked in any case."""
+        depth, routes = min(candidate.fixed or 0, candidate.max_depth), candidate.routes
+        route = routes[0] if len(routes) == 1 else self._most_promising(candidate, depth, outlook.glimpses)
         return _draft(route, route.allowed(depth), "draft length fixed by option", ReasonCode.FIXED)
 
-    def _promise(self, candidate: Candidate, route: Route, depth: int, alone: RoundEstimate, outlook: Outlook) -> float:
-        """Tokens per second of a draft of this length with all hopes fulfilled; what was never timed costs nothing."""
-        offer = self._seen_draft(candidate, route, outlook.glimpses)
-        if offer is None:
-            return 0.0
-        return alone.rate_alone(self._at_best(candidate, offer), min(depth, len(offer.survival)))
+    def _most_promising(self, candidate: Candidate, depth: int, glimpses: Glimpses) -> Route:
+        """The route of most tokens per second at this length, all hopes fulfilled; never timed, it costs nothing."""
+        alone = RoundEstimate(self.cost, 1, 1, candidate.context)
+
+        def promise(route: Route) -> float:
+            offer = self._seen_draft(candidate, route, glimpses)
+            if offer is None:
+                return 0.0
+            return alone.rate_alone(self._at_best(candidate, offer), min(depth, len(offer.survival)))
+
+        return max(candidate.routes, key=promise)
 
     def _no_draft(self, candidate: Candidate, outlook: Outlook) -> Decision:
         offer = outlook.offers.get(candidate.request_id)
