@@ -199,6 +199,19 @@ def test_heads_that_come_along_give_way_to_others_of_their_kind(own_heads: Path)
     assert parse_entry(f"{SHIPPED_FOR},{own_heads}").heads == (str(own_heads), f"{SHIPPED_FOR}/eagle")
 
 
+def test_heads_that_others_published_take_the_place_of_their_kind_as_well(own_heads: Path, tmp_path: Path) -> None:
+    published = tmp_path / "published"
+    published.mkdir()
+    (published / "config.json").write_text('{"speculators_model_type": "eagle3"}')
+    assert parse_entry(f"{SHIPPED_FOR},{published}").heads == (str(published), f"{SHIPPED_FOR}/medusa")
+
+
+@pytest.mark.parametrize("text", ["", "big,", "big,,small"])
+def test_empty_names_are_refused(text: str) -> None:
+    with pytest.raises(InvalidOption, match="--targets must be names separated by single commas"):
+        parse_entry(text)
+
+
 def test_a_model_that_is_nowhere_is_told_before_anything_is_loaded(capsys: pytest.CaptureFixture[str]) -> None:
     assert program.main(["--targets", "absent.gguf"]) == 2
     assert "absent.gguf" in capsys.readouterr().err

@@ -30,6 +30,7 @@ __all__ = [
     "Artifact",
     "Provenance",
     "TargetMark",
+    "artifact_kind",
     "check_heads_place",
     "check_target",
     "is_artifact",
@@ -147,6 +148,17 @@ def is_artifact(folder: Path) -> bool:
     return (folder / CONFIG).is_file() and read_json(folder / CONFIG).get("format") == FORMAT
 
 
+def artifact_kind(folder: Path) -> str:
+    """The kind of heads, whose tensors are not read.
+
+    Raises:
+        CorruptModel: the config is missing or damaged.
+        UnsupportedModel: the format, its version or the kind is not ours.
+    """
+    kind: str = _read_config(folder)["kind"]
+    return kind
+
+
 def load_artifact(path: Path) -> Artifact:
     """Read heads and check them.
 
@@ -154,8 +166,7 @@ def load_artifact(path: Path) -> Artifact:
         CorruptModel: files or keys are missing, tensors are not those that the config tells of, or not finite.
         UnsupportedModel: the format, its version or the kind is not ours.
     """
-    config = read_json(path / CONFIG)
-    _check_format(config, path)
+    config = _read_config(path)
     artifact = Artifact(
         kind=config["kind"],
         shape=config["shape"],
@@ -219,6 +230,12 @@ def _config(artifact: Artifact, sha256: str) -> dict[str, Any]:
         "quality": dict(artifact.quality),
         "sha256": sha256,
     }
+
+
+def _read_config(path: Path) -> dict[str, Any]:
+    config = read_json(path / CONFIG)
+    _check_format(config, path)
+    return config
 
 
 def _check_format(config: Mapping[str, Any], path: Path) -> None:

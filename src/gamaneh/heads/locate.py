@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from gamaneh.errors import InvalidOption, ModelError
-from gamaneh.heads.artifact import Artifact, check_target, is_artifact, load_artifact
-from gamaneh.heads.published import is_published, read_published
+from gamaneh.heads.artifact import Artifact, artifact_kind, check_target, is_artifact, load_artifact
+from gamaneh.heads.published import PUBLISHED_KIND, is_published, read_published
 from gamaneh.models.loading import LoadedModel
 
 HeadsSource = str | Path | Artifact
@@ -40,6 +40,16 @@ def are_heads(name: str | Path) -> bool:
     """
     path = Path(name).expanduser()
     return str(name) in shipped_heads() or (path.is_dir() and (is_artifact(path) or is_published(path)))
+
+
+def kind_of_heads(name: str | Path) -> str:
+    """Which kind of heads go by this name, by their config alone.
+
+    Raises:
+        ModelError: there are none, or their config cannot be read.
+    """
+    folder = locate_heads(name)
+    return PUBLISHED_KIND if is_published(folder) else artifact_kind(folder)
 
 
 def shipped_heads() -> list[str]:

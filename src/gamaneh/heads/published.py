@@ -28,6 +28,9 @@ from gamaneh.models.families import decoder_config
 from gamaneh.models.loading import LoadedModel
 from gamaneh.models.weights import read_json
 
+PUBLISHED_KIND = "eagle"
+"""Kind of all heads that are read here."""
+
 SPECULATORS_KIND = "speculators_model_type"
 NATIVE_MARK = "Eagle3"
 """In the name of every architecture of the original form."""
@@ -80,7 +83,7 @@ def read_published(folder: Path, loaded: LoadedModel) -> Artifact:
     tensors = _Tensors(folder)
     shape = _shape(published, tensors, loaded)
     return Artifact(
-        kind="eagle",
+        kind=PUBLISHED_KIND,
         shape=shape.mapping(),
         target=mark_target(loaded),
         tensors=tensors.renamed(shape, loaded.config.vocab_size),

@@ -9,12 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from gamaneh.errors import InvalidOption
+from gamaneh.heads.artifact import ALL_PROMPTS
 
 Message = Mapping[str, str]
 """`role` and `content` of one turn of a conversation."""
 
 ROLES = ("system", "user", "assistant")
-EVERYTHING = "all"
+EVERYTHING = ALL_PROMPTS
 """Category of lines that name none."""
 
 FORMS = ("prompt", "messages", "text")

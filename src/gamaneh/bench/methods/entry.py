@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from gamaneh.bench.methods.plan import Parts
-from gamaneh.heads.locate import are_heads, open_heads, read_heads, shipped_heads
+from gamaneh.errors import InvalidOption
+from gamaneh.heads.locate import are_heads, kind_of_heads, open_heads, shipped_heads
 from gamaneh.models.loading import load, resolve
 
 
@@ -39,10 +40,12 @@ def parse_entry(text: str) -> Entry:
         GamanehError: there is no model or heads of some name.
     """
     target, *beside = text.split(",")
+    if not all((target, *beside)):
+        raise InvalidOption("--targets", "must be names separated by single commas", text)
     named = [name for name in beside if are_heads(name)]
     drafts = [name for name in beside if name not in named]
     for model in (target, *drafts):
         resolve(model)
-    replaced = {read_heads(name).kind for name in named}
+    replaced = {kind_of_heads(name) for name in named}
     along = (name for name in shipped_heads() if name.startswith(f"{target}/"))
-    return Entry(target, tuple(drafts), (*named, *(name for name in along if read_heads(name).kind not in replaced)))
+    return Entry(target, tuple(drafts), (*named, *(name for name in along if kind_of_heads(name) not in replaced)))
