@@ -18,8 +18,8 @@ from gamaneh.engine.llm import LLM
 from gamaneh.errors import InvalidOption, ModelError
 from gamaneh.heads.artifact import Provenance, mark_target, save_artifact
 from gamaneh.options import SamplingParams
+from gamaneh.proposers.distilled import About, write_about
 from gamaneh.testing import tiny_heads, tiny_model
-from gamaneh.train.distill.about import About, write_about
 
 TARGET = tiny_model("llama")
 

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,17 +12,16 @@ from tiny_training import byte_tokenizer, tiny_target, workshop
 
 from gamaneh import files
 from gamaneh.engine.llm import LLM
-from gamaneh.errors import CorruptModel, InvalidOption, ModelError, UnsupportedModel
-from gamaneh.heads.artifact import Provenance, mark_target
+from gamaneh.errors import InvalidOption, ModelError, UnsupportedModel
 from gamaneh.kv.cache import KVCache
 from gamaneh.models.batch import Feed
 from gamaneh.models.loading import LoadedModel, load
 from gamaneh.models.runner import DecoderRunner
 from gamaneh.options import SamplingParams, SpeculationOptions
+from gamaneh.proposers.distilled import ABOUT
 from gamaneh.testing import BYTE_VOCAB, EOS_ID
 from gamaneh.train.corpus import make_corpus
 from gamaneh.train.data import Example
-from gamaneh.train.distill.about import ABOUT, About, read_about, write_about
 from gamaneh.train.distill.distill import distill
 from gamaneh.train.distill.lesson import DistillLesson, _chains
 from gamaneh.train.distill.student import cut_student, principal_components, scratch_student, spread
@@ -122,26 +121,6 @@ def test_the_folder_says_how_it_came_about(tmp_path: Path) -> None:
     assert (about["target"]["name"], about["quality"]) == ("tiny-llama-0", quality)
     assert about["provenance"]["command"] == "once more"
     assert about["provenance"]["data"]["student"]["hidden_size"] == 32
-
-
-@pytest.mark.parametrize(
-    ("change", "complaint"),
-    [
-        (lambda about: about.pop("quality"), "must have the objects target, provenance, quality"),
-        (lambda about: about.update(target="smollm2"), "must have the objects"),
-        (lambda about: about["target"].pop("name"), "TargetMark in .* must have the keys"),
-        (lambda about: about["provenance"].update(author="me"), "Provenance in .* must have the keys"),
-    ],
-    ids=["missing", "no object", "half a target", "unknown key"],
-)
-def test_what_a_folder_says_is_checked(tmp_path: Path, change: Callable[[Any], object], complaint: str) -> None:
-    write_about(About(mark_target(target()), Provenance(), {}), tmp_path)
-    values = json.loads((tmp_path / ABOUT).read_text(encoding="utf-8"))
-    change(values)
-    (tmp_path / ABOUT).write_text(json.dumps(values), encoding="utf-8")
-
-    with pytest.raises(CorruptModel, match=complaint):
-        read_about(tmp_path)
 
 
 def test_a_folder_that_holds_files_is_left_alone(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from gamaneh.heads.artifact import Artifact
-    from gamaneh.train.distill.about import About
+    from gamaneh.proposers.distilled import About
 
 
 @command
@@ -34,7 +34,7 @@ def inspect_artifact(
 ) -> None:
     """Tell what was trained, for which target, how it was made and how good it is."""
     from gamaneh.heads.locate import locate_heads
-    from gamaneh.train.distill.about import is_distilled
+    from gamaneh.proposers.distilled import is_distilled
 
     path = locate_heads(artifact)
     facts = {"path": str(path), **(_draft_model(path) if is_distilled(path) else _heads(path))}
@@ -64,7 +64,7 @@ def _heads(path: Path) -> dict[str, Any]:
 
 
 def _draft_model(path: Path) -> dict[str, Any]:
-    from gamaneh.train.distill.about import count_bytes, count_weights, read_about
+    from gamaneh.proposers.distilled import count_bytes, count_weights, read_about
 
     about = read_about(path)
     return {

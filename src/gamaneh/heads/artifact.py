@@ -32,11 +32,13 @@ __all__ = [
     "TargetMark",
     "artifact_kind",
     "check_heads_place",
+    "check_quality",
     "check_target",
     "is_artifact",
     "load_artifact",
     "load_tensors",
     "mark_target",
+    "overall_survival",
     "read_record",
     "save_artifact",
     "tensors_of",
@@ -109,7 +111,12 @@ class Artifact:
     @property
     def survival(self) -> tuple[float, ...]:
         """s_1, s_2, ... over all prompts held out; empty if they were not measured."""
-        return tuple(self.quality.get("survival", {}).get(ALL_PROMPTS, ()))
+        return overall_survival(self.quality)
+
+
+def overall_survival(quality: Mapping[str, Any]) -> tuple[float, ...]:
+    """s_1, s_2, ... over all prompts held out; empty if they were not measured."""
+    return tuple(quality.get("survival", {}).get(ALL_PROMPTS, ()))
 
 
 def save_artifact(artifact: Artifact, folder: Path) -> None:
@@ -250,17 +257,21 @@ def _check_format(config: Mapping[str, Any], path: Path) -> None:
     for name in ("shape", "target", "provenance", "quality"):
         if not isinstance(config[name], dict):
             raise CorruptModel(f"{name} in {path / CONFIG} must be an object, got {config[name]!r:.80}")
-    _check_quality(config["quality"], path)
+    check_quality(config["quality"], path / CONFIG)
 
 
-def _check_quality(quality: Mapping[str, Any], path: Path) -> None:
-    """What drafting relies on; the rest is for people."""
+def check_quality(quality: Mapping[str, Any], file: Path) -> None:
+    """What drafting relies on; the rest is for people.
+
+    Raises:
+        CorruptModel: survival or ranks are no shares.
+    """
     ranks, survival = quality.get("ranks", []), quality.get("survival", {})
     if not isinstance(ranks, list) or not all(map(_are_shares, ranks)):
-        raise CorruptModel(f"ranks in {path / CONFIG} must be lists of numbers from 0 to 1, got {ranks!r:.80}")
+        raise CorruptModel(f"ranks in {file} must be lists of numbers from 0 to 1, got {ranks!r:.80}")
     if not isinstance(survival, dict) or not all(map(_are_shares, survival.values())):
         raise CorruptModel(
-            f"survival in {path / CONFIG} must be lists of numbers from 0 to 1 by set of prompts, got {survival!r:.80}"
+            f"survival in {file} must be lists of numbers from 0 to 1 by set of prompts, got {survival!r:.80}"
         )
 
 

@@ -24,6 +24,7 @@ class DraftModelProposer:
         min_confidence: a path ends where the draft model's most likely token is less likely than this.
         branching: candidates on each level of a draft, where the rule takes trees; 1 makes chains.
         bridge: to a draft model with other tokens; None for one that has the target's.
+        expected: survival of its drafts as measured, for the controller; empty for unknown.
     """
 
     name = "draft_model"
@@ -38,12 +39,13 @@ class DraftModelProposer:
         min_confidence: float = 0.0,
         branching: int = 1,
         bridge: Bridge | None = None,
+        expected: tuple[float, ...] = (),
     ) -> None:
         self.reader = DraftReader(runner, kv)
         self.bridge = bridge or SameTokens(vocab_size)
         self.style = DraftStyle(sampling, min_confidence, branching)
         probs = sampling == "request" and self.bridge.gives_probs
-        self.needs = Needs(probs=probs, branching=branching, about=self.bridge.about)
+        self.needs = Needs(probs=probs, branching=branching, about=self.bridge.about, expected_survival=expected)
 
     def propose(self, rows: Sequence[ProposalRow]) -> list[Draft]:
         """One draft per row; empty where the draft model's context or cache is full."""

@@ -18,6 +18,7 @@ from gamaneh.models.loading import LoadedModel
 from gamaneh.models.runner import DecoderRunner
 from gamaneh.options import SpeculationOptions
 from gamaneh.proposers.cross.choice import choose_bridge
+from gamaneh.proposers.distilled import expected_survival
 from gamaneh.proposers.draft_model import DraftModelProposer
 from gamaneh.proposers.eagle import EagleProposer
 from gamaneh.proposers.early_exit import EarlyExitProposer
@@ -106,14 +107,16 @@ def _lookup(parts: Ingredients) -> Proposer:
 def _draft_model(parts: Ingredients) -> Proposer:
     if parts.draft_model is None:
         raise InvalidOption("draft_model", "must be given for the proposer draft_model", None)
+    draft, target = parts.draft_model, parts.target.loaded
     return DraftModelProposer(
-        parts.draft_model.runner,
-        parts.draft_model.kv,
+        draft.runner,
+        draft.kv,
         vocab_size=parts.vocab_size,
         sampling=parts.options.draft_sampling,
         min_confidence=parts.options.min_confidence,
         branching=parts.options.draft_branching or 1,
-        bridge=choose_bridge(parts.target.loaded, parts.draft_model.loaded, parts.options, parts.vocab_size),
+        bridge=choose_bridge(target, draft.loaded, parts.options, parts.vocab_size),
+        expected=expected_survival(draft.loaded, target),
     )
 
 

@@ -15,9 +15,9 @@ from gamaneh.errors import InvalidOption
 from gamaneh.files import whole_folder
 from gamaneh.heads.artifact import mark_target
 from gamaneh.models.loading import LoadedModel, load
+from gamaneh.proposers.distilled import About, write_about
 from gamaneh.train.checkpoints import Course
 from gamaneh.train.corpus import Corpus, corpus_features
-from gamaneh.train.distill.about import About, write_about
 from gamaneh.train.distill.lesson import DistillLesson
 from gamaneh.train.distill.student import cut_student, scratch_student
 from gamaneh.train.loop import Loop

@@ -10,7 +10,15 @@ from pathlib import Path
 from typing import Any
 
 from gamaneh.errors import CorruptModel
-from gamaneh.heads.artifact import Provenance, TargetMark, read_record
+from gamaneh.heads.artifact import (
+    Provenance,
+    TargetMark,
+    check_quality,
+    mark_target,
+    overall_survival,
+    read_record,
+)
+from gamaneh.models.loading import LoadedModel
 from gamaneh.models.weights import open_tensors, read_json
 
 ABOUT = "distilled.json"
@@ -50,11 +58,25 @@ def read_about(folder: Path) -> About:
     values = read_json(file)
     if values.keys() != set(PARTS) or not all(isinstance(values[part], dict) for part in PARTS):
         raise CorruptModel(f"{file} must have the objects {', '.join(PARTS)}, got {', '.join(values)}")
+    check_quality(values["quality"], file)
     return About(
         target=read_record(TargetMark, values["target"], file),
         provenance=read_record(Provenance, values["provenance"], file),
         quality=values["quality"],
     )
+
+
+def expected_survival(draft: LoadedModel, target: LoadedModel) -> tuple[float, ...]:
+    """s_1, s_2, ... of a draft model's drafts as measured when it was made for this target; else empty.
+
+    Raises:
+        CorruptModel: what it says of itself is damaged.
+    """
+    if not is_distilled(draft.path):
+        return ()
+    about = read_about(draft.path)
+    made_for_it = about.target.fingerprint == mark_target(target).fingerprint
+    return overall_survival(about.quality) if made_for_it else ()
 
 
 def count_weights(folder: Path) -> int:
