@@ -26,7 +26,7 @@ def run(*arguments: str, stdin: bytes | None = None) -> Result:
         (["--suffix-depth", "9"], "--suffix-depth needs --proposer suffix, not --lookup, got 9"),
         (["--merge"], "--merge needs --proposer auto, not --lookup, got True"),
         (["--proposer", "suffix", "--merge"], "--merge needs --proposer auto, not --proposer suffix, got True"),
-        (["--proposer", "auto", "--lookup"], "--lookup cannot be used together with --proposer, got True"),
+        (["--proposer", "auto", "--lookup"], "--lookup cannot be used together with --proposer auto, got True"),
         (
             ["--proposer", "suffix", "--draft-model", "d"],
             "--draft-model cannot be used together with --proposer suffix, got 'd'",

@@ -207,7 +207,7 @@ class ProposerChoice:
         if self.proposer is not None:
             chosen = ["proposer", *(name for name in ("lookup", "plain") if getattr(self, name))]
         if len(chosen) > 1 and not _TOGETHER.issuperset(chosen):
-            rule = f"cannot be used together with {_flag(chosen[0])}"
+            rule = f"cannot be used together with {self._asked}"
             raise InvalidOption(_flag(chosen[1]), rule, getattr(self, chosen[1]))
         if self.proposer in _WITHOUT_MODEL:
             for name, value in _given(self, ("draft_model", "heads")).items():
