@@ -1,0 +1,66 @@
+"""Every weight format by its name."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+from gguf.constants import GGMLQuantizationType
+from gguf.quants import dequantize
+
+from gamaneh.errors import UnsupportedModel
+from gamaneh.models.formats.dense import BFLOAT16, FLOAT16, FLOAT32
+from gamaneh.models.formats.int4 import INT4, Int4Format
+from gamaneh.models.formats.int8 import INT8, Int8Format
+from gamaneh.models.formats.q4_0 import Q4_0
+from gamaneh.models.formats.q4_1 import Q4_1
+from gamaneh.models.formats.q4_k import Q4_K
+from gamaneh.models.formats.q5_0 import Q5_0
+from gamaneh.models.formats.q5_1 import Q5_1
+from gamaneh.models.formats.q5_k import Q5_K
+from gamaneh.models.formats.q6_k import Q6_K
+from gamaneh.models.formats.q8_0 import Q8_0
+from gamaneh.models.formats.stored import Bytes, Floats, Format, StoredTensor
+
+GGUF_FORMATS: Mapping[str, Format] = {
+    "F32": FLOAT32,
+    "F16": FLOAT16,
+    "BF16": BFLOAT16,
+    **{fmt.name: fmt for fmt in (Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, Q4_K, Q5_K, Q6_K)},
+}
+"""Formats of GGUF tensors that are read as they are."""
+
+REQUANTISED = ("Q2_K", "Q3_K", "IQ4_NL", "IQ4_XS", "IQ3_S", "IQ3_XXS", "IQ2_S", "IQ2_XS", "IQ2_XXS", "IQ1_S", "IQ1_M")
+"""Types of GGUF tensors that are rounded to int8 groups while they are loaded."""
+
+QUANTISED: Mapping[str, Int8Format | Int4Format] = {"int8": INT8, "int4": INT4}
+"""Formats that float weights can be rounded to."""
+
+
+def gguf_format(kind: str, tensor: str) -> Format:
+    """Return the format of a GGUF type.
+
+    Raises:
+        UnsupportedModel: we have no such format.
+    """
+    if kind not in GGUF_FORMATS:
+        raise UnsupportedModel(f"type of tensor {tensor} must be one of {', '.join(GGUF_FORMATS)}; got {kind}")
+    return GGUF_FORMATS[kind]
+
+
+def requantised(raw: Bytes, kind: str, shape: tuple[int, int]) -> StoredTensor:
+    """Round a tensor of one of `REQUANTISED` to int8 groups; raw is `[rows, row_bytes]`."""
+    values = dequantize(raw, GGMLQuantizationType[kind])
+    return INT8.quantise(np.asarray(values, dtype=np.float32).reshape(shape))
+
+
+def quantised(stored: StoredTensor, weights: str) -> StoredTensor:
+    """Round float weights to `int8` or `int4`; other formats stay as they are."""
+    if stored.format not in (FLOAT32, FLOAT16, BFLOAT16):
+        return stored
+    return QUANTISED[weights].quantise(stored.expand())
+
+
+def from_floats(values: Floats) -> StoredTensor:
+    """Return float32 numbers `[rows, columns]` as a stored tensor."""
+    return StoredTensor.read(FLOAT32, np.ascontiguousarray(values, dtype=np.float32), values.shape, "weights")
