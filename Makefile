@@ -4,8 +4,11 @@
 #   make test     lint, then the tests
 #   make lint     ruff, mypy, import-linter
 #   make bench    plain and speculative decoding measured side by side
+#   make soak     thousands of mixed requests with faults and aborts; SOAK='--url ...' soaks a server instead
+#   make map      packages, lines and imports of the source; names that occur twice
 #   make reports  the runs and pages of docs/reports, in about a quarter of an hour
-#   make methods  the table of docs/methods.md, in two to three hours; what it lacks is trained first
+#   make methods  the table of docs/methods.md, in two to three hours; missing heads are trained first
+#   make peer     llama.cpp built for this processor, in about ten minutes
 #   make clean    remove the environment and everything built
 #
 # PIP_ARGS goes to pip as it is. The default index may offer only a build of torch that brings several
@@ -20,7 +23,7 @@ PYTHON ?= $(shell for python in python3.11 python3; do \
 	$$python -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$python && break; done)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint model llama bench reports methods clean
+.PHONY: help demo test lint model llama bench soak map reports methods peer clean
 
 help:
 	@sed -n 's/^#   \(make [a-z]*   *[a-z]\)/\1/p' Makefile
@@ -58,7 +61,15 @@ test: lint model llama
 	OMP_NUM_THREADS=1 OMP_WAIT_POLICY=PASSIVE $(BIN)/pytest -n logical --maxprocesses 4 --dist loadfile
 
 bench: $(READY)
-	@$(BIN)/python -m gamaneh.bench.speed
+	@$(BIN)/python -m tools.speed
+
+SOAK := --model smollm2-135m-instruct --proposer lookup
+
+soak: model
+	@PYTHONPATH=tests $(BIN)/python -m soak $(SOAK)
+
+map: $(READY)
+	@$(BIN)/python -m tools.map
 
 REPORTS := docs/reports
 SMALL := smollm2-135m-instruct
@@ -81,12 +92,15 @@ MEASURED := measured
 methods: model
 	@for name in $(PAIR); do $(BIN)/gamaneh pull $$name || exit; done
 	@test -d $(MEASURED)/draft || $(BIN)/python -m gamaneh.train.recipes --recipe measured --out $(MEASURED)
-	$(BIN)/python -m gamaneh.bench.methods --prompts 1 --tokens 32 --fixed-tokens 16 \
+	$(BIN)/python -m tools.methods --prompts 1 --tokens 32 --fixed-tokens 16 \
 		--targets $(SMALL),$(MEASURED)/draft,$(MEASURED)/mtp,$(MEASURED)/early_exit \
 		$(word 1,$(PAIR)),$(word 2,$(PAIR)),$(SMALL) \
 		--markdown docs/methods.md --json $(REPORTS)/methods.json
 
+peer: $(READY)
+	@$(BIN)/python -m tools.peer build
+
 clean:
 	rm -rf $(VENV) .venv-llama build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	rm -rf src/*.egg-info
-	find src tests -name __pycache__ -prune -exec rm -rf {} +
+	find src tests tools -name __pycache__ -prune -exec rm -rf {} +

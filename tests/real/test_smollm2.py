@@ -12,11 +12,11 @@ from typer.testing import CliRunner
 
 from gamaneh.bench.prompt_set import load_prompts
 from gamaneh.bench.setup import as_tokens
-from gamaneh.bench.speed.peer import load_peer
 from gamaneh.cli.main import app
 from gamaneh.engine.llm import LLM, Generation
 from gamaneh.models.loading import LoadedModel, load
 from gamaneh.options import EngineOptions, SamplingParams, SpeculationOptions
+from tools.speed.peer import load_peer
 
 PLAIN = SpeculationOptions()
 OPTIONS = EngineOptions(max_batch=8, max_context=1024, invariant=True)

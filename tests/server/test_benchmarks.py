@@ -6,13 +6,13 @@ import asyncio
 
 import pytest
 from served import Running, engine_for
+from soak import over_http
+from soak.findings import Effort
+from soak.over_http import ServerSoak
 
 from gamaneh.bench.http_client import HttpClient
 from gamaneh.bench.load_cells import QUICK, Arm, measure_cell
 from gamaneh.bench.prompt_set import load_prompts
-from gamaneh.bench.soak import over_http
-from gamaneh.bench.soak.findings import Effort
-from gamaneh.bench.soak.over_http import ServerSoak
 
 
 def test_a_server_passes_the_soak(server: Running) -> None:

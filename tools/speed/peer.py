@@ -19,13 +19,13 @@ from transformers import (
 )
 from transformers.generation.streamers import BaseStreamer
 
-from gamaneh.bench.speed.configuration import fixed_length
 from gamaneh.core import FinishReason
 from gamaneh.engine.llm import Generation
 from gamaneh.errors import InvalidRequest
 from gamaneh.models.gguf import GgufWeights, gguf_config
 from gamaneh.models.gguf_file import GgufFile
 from gamaneh.options import SamplingParams
+from tools.speed.configuration import fixed_length
 
 
 class Peer:

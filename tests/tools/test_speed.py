@@ -14,15 +14,6 @@ from transformers import PreTrainedModel, Qwen2Config, Qwen2ForCausalLM
 from gamaneh.bench.compare import Case
 from gamaneh.bench.prompt_set import Prompt
 from gamaneh.bench.setup import describe_setup
-from gamaneh.bench.speed import overhead
-from gamaneh.bench.speed.__main__ import main, make_configurations
-from gamaneh.bench.speed.configuration import Effort, fixed_length
-from gamaneh.bench.speed.figures import Aim, Figures
-from gamaneh.bench.speed.measure import SpeedBench
-from gamaneh.bench.speed.peer import Peer, load_peer
-from gamaneh.bench.speed.race import Race, Runner, race
-from gamaneh.bench.speed.report import describe
-from gamaneh.bench.speed.verify import POSITIONS, verify_times
 from gamaneh.engine.llm import LLM, Generation
 from gamaneh.errors import InvalidRequest
 from gamaneh.models.canonical import canonical_weights
@@ -32,6 +23,15 @@ from gamaneh.models.loading import LoadedModel
 from gamaneh.models.weights import SafetensorsWeights, read_json
 from gamaneh.options import EngineOptions, SamplingParams, SpeculationOptions
 from gamaneh.testing import BYTE_VOCAB, ByteTokenizer, ScriptedRunner, next_token_table, scripted_engine
+from tools.speed import overhead
+from tools.speed.__main__ import main, make_configurations
+from tools.speed.configuration import Effort, fixed_length
+from tools.speed.figures import Aim, Figures
+from tools.speed.measure import SpeedBench
+from tools.speed.peer import Peer, load_peer
+from tools.speed.race import Race, Runner, race
+from tools.speed.report import describe
+from tools.speed.verify import POSITIONS, verify_times
 
 EFFORT = Effort(tokens=6, repeats=2, prompts=1, context=20)
 PROMPTS = [

@@ -1,4 +1,4 @@
-"""`python -m gamaneh.bench.methods.instant`: what drafts without a model cost in a long context, beside a forward."""
+"""`python -m tools.methods.instant`: what drafts without a model cost in a long context, beside a forward."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from itertools import cycle, islice
 from typing import cast
 
 from gamaneh.bench.prompt_set import load_set
-from gamaneh.bench.speed.verify import verify_times
 from gamaneh.core import ProposalRow, Proposer, Sampler
 from gamaneh.engine.llm import LLM
 from gamaneh.errors import GamanehError, InvalidOption
 from gamaneh.options import EngineOptions, SpeculationOptions
+from tools.speed.verify import verify_times
 
 MODEL = "smollm2-135m-instruct"
 CONTEXT = 8000
@@ -55,7 +55,7 @@ def text_of(llm: LLM, length: int) -> list[int]:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure and print; returns the exit code."""
-    parser = argparse.ArgumentParser(prog="python -m gamaneh.bench.methods.instant", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m tools.methods.instant", description=__doc__)
     parser.add_argument("--model", default=MODEL, help="path or catalogue name")
     parser.add_argument("--context", type=int, default=CONTEXT, help=f"tokens before the first draft ({CONTEXT})")
     options = parser.parse_args(arguments)

@@ -7,8 +7,6 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from gamaneh.bench.soak.faults import FaultyProposer
-from gamaneh.bench.soak.findings import Effort, Findings
 from gamaneh.core import AUTO, PLAIN
 from gamaneh.engine.async_engine import AsyncEngine
 from gamaneh.engine.engine import Engine
@@ -16,6 +14,8 @@ from gamaneh.errors import InvalidRequest
 from gamaneh.kv.manager import KVManager
 from gamaneh.metrics.memory import private_bytes
 from gamaneh.options import SamplingParams, SpeculationOptions
+from soak.faults import FaultyProposer
+from soak.findings import Effort, Findings
 
 
 @dataclass(frozen=True, slots=True)

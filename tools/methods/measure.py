@@ -13,8 +13,6 @@ from dataclasses import dataclass, field
 import torch
 
 from gamaneh.bench.compare import Case
-from gamaneh.bench.methods.figures import ALL, Row, TargetFigures
-from gamaneh.bench.methods.plan import Effort, Method, Parts, choose, choose_cases, methods_of
 from gamaneh.bench.prompt_set import Prompt
 from gamaneh.bench.statistics import geometric_mean
 from gamaneh.core import PLAIN, StepReport
@@ -22,6 +20,8 @@ from gamaneh.engine.llm import LLM, Generation
 from gamaneh.errors import GamanehError, InvalidRequest
 from gamaneh.metrics.collector import SpeculationStats
 from gamaneh.options import SamplingParams
+from tools.methods.figures import ALL, Row, TargetFigures
+from tools.methods.plan import Effort, Method, Parts, choose, choose_cases, methods_of
 
 Say = Callable[[str], None]
 

@@ -6,10 +6,10 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from gamaneh.bench.machine import Machine
-from gamaneh.bench.methods.figures import Row, TargetFigures
-from gamaneh.bench.methods.plan import Effort
 from gamaneh.bench.statistics import Interval
 from gamaneh.errors import InvalidOption
+from tools.methods.figures import Row, TargetFigures
+from tools.methods.plan import Effort
 
 BEGIN, END = "<!-- figures: begin -->", "<!-- figures: end -->"
 """Lines of a page between which the figures stand."""

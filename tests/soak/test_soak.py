@@ -9,14 +9,14 @@ from dataclasses import replace
 
 import pytest
 
-from gamaneh.bench.soak import __main__ as soak_command
-from gamaneh.bench.soak import faults
-from gamaneh.bench.soak.faults import FaultyProposer
-from gamaneh.bench.soak.findings import FLAT_BYTES, Effort, Findings, describe
-from gamaneh.bench.soak.in_process import Soak
 from gamaneh.core import EMPTY_DRAFT
 from gamaneh.options import EngineOptions, SpeculationOptions
 from gamaneh.testing import ByteTokenizer, ScriptedProposer, ScriptedRunner, hashed, scripted_engine
+from soak import __main__ as soak_command
+from soak import faults
+from soak.faults import FaultyProposer
+from soak.findings import FLAT_BYTES, Effort, Findings, describe
+from soak.in_process import Soak
 
 VOCAB = 300
 EFFORT = Effort(requests=60, shapes=5, concurrency=4, tokens=8, abort_share=0.2, error_share=0.1, fault_share=0.3)

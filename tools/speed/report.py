@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from gamaneh.bench.speed.figures import Aim, Figures, Memory, Speculation
-from gamaneh.bench.speed.overhead import Overhead
-from gamaneh.bench.speed.race import Race
-from gamaneh.bench.speed.verify import VerifyTime
 from gamaneh.bench.statistics import Interval
 from gamaneh.core import PLAIN
+from tools.speed.figures import Aim, Figures, Memory, Speculation
+from tools.speed.overhead import Overhead
+from tools.speed.race import Race
+from tools.speed.verify import VerifyTime
 
 
 def describe(figures: Figures) -> str:

@@ -13,13 +13,6 @@ import pytest
 import torch
 
 from gamaneh.bench.machine import describe_machine
-from gamaneh.bench.methods import __main__ as program
-from gamaneh.bench.methods import entry, instant
-from gamaneh.bench.methods.entry import Entry, parse_entry
-from gamaneh.bench.methods.figures import ALL, Row, TargetFigures
-from gamaneh.bench.methods.measure import MethodsBench
-from gamaneh.bench.methods.plan import CATEGORIES, Effort, Method, Parts, choose, choose_cases, group_of, methods_of
-from gamaneh.bench.methods.table import BEGIN, END, put_into, tables
 from gamaneh.bench.prompt_set import Prompt, load_set
 from gamaneh.bench.statistics import Interval
 from gamaneh.engine.llm import LLM
@@ -27,6 +20,13 @@ from gamaneh.errors import InvalidOption
 from gamaneh.heads.artifact import Artifact, mark_target, save_artifact
 from gamaneh.models.loading import LoadedModel
 from gamaneh.testing import ByteTokenizer, tiny_model
+from tools.methods import __main__ as program
+from tools.methods import entry, instant
+from tools.methods.entry import Entry, parse_entry
+from tools.methods.figures import ALL, Row, TargetFigures
+from tools.methods.measure import MethodsBench
+from tools.methods.plan import CATEGORIES, Effort, Method, Parts, choose, choose_cases, group_of, methods_of
+from tools.methods.table import BEGIN, END, put_into, tables
 
 EFFORT = Effort(prompts=1, tokens=12, fixed_tokens=8, draft_length=3, categories=("chat", "persian"))
 PROMPTS = [

@@ -1,4 +1,4 @@
-"""`python -m gamaneh.bench.speed`: figures as text, then as one line of JSON; progress on standard error.
+"""`python -m tools.speed`: figures as text, then as one line of JSON; progress on standard error.
 
 Each configuration runs in a process of its own, so that its peak of memory is its own and nothing
 of it slows the next one down.
@@ -18,12 +18,12 @@ from importlib.metadata import version
 from typing import Any
 
 from gamaneh.bench.machine import describe_machine
-from gamaneh.bench.speed.configuration import QUICK, Configuration, Effort
-from gamaneh.bench.speed.figures import Figures
-from gamaneh.bench.speed.measure import measure
-from gamaneh.bench.speed.report import describe
 from gamaneh.errors import GamanehError, InvalidOption
 from gamaneh.models.loading import DTYPES, resolve
+from tools.speed.configuration import QUICK, Configuration, Effort
+from tools.speed.figures import Figures
+from tools.speed.measure import measure
+from tools.speed.report import describe
 
 MODELS = ("smollm2-135m-instruct", "qwen2.5-coder-1.5b-instruct,qwen2.5-coder-0.5b-instruct")
 PLAIN_DTYPES, PAIR_DTYPES = ("bfloat16", "float32"), ("bfloat16",)
@@ -93,7 +93,7 @@ def in_own_process(configuration: Configuration, effort: Effort) -> Figures:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m gamaneh.bench.speed", description="Measure speed on this machine.")
+    parser = argparse.ArgumentParser(prog="python -m tools.speed", description="Measure speed on this machine.")
     parser.add_argument(
         "--models", nargs="+", default=list(MODELS), metavar="TARGET[,DRAFT]", help="paths or catalogue names"
     )

@@ -14,21 +14,21 @@ from transformers import PreTrainedModel
 from gamaneh.bench.compare import compare
 from gamaneh.bench.prompt_set import Prompt, load_prompts
 from gamaneh.bench.setup import describe_setup
-from gamaneh.bench.speed.configuration import (
+from gamaneh.engine.llm import LLM
+from gamaneh.metrics.memory import peak_resident_bytes
+from gamaneh.options import SamplingParams, SpeculationOptions
+from tools.speed.configuration import (
     Configuration,
     Effort,
     fixed_length,
     make_cases,
     open_llm,
 )
-from gamaneh.bench.speed.figures import Figures, Memory, Speculation
-from gamaneh.bench.speed.overhead import Overhead, measure_overhead
-from gamaneh.bench.speed.peer import Peer, load_peer
-from gamaneh.bench.speed.race import Race, Runner, race
-from gamaneh.bench.speed.verify import VerifyTime, verify_times
-from gamaneh.engine.llm import LLM
-from gamaneh.metrics.memory import peak_resident_bytes
-from gamaneh.options import SamplingParams, SpeculationOptions
+from tools.speed.figures import Figures, Memory, Speculation
+from tools.speed.overhead import Overhead, measure_overhead
+from tools.speed.peer import Peer, load_peer
+from tools.speed.race import Race, Runner, race
+from tools.speed.verify import VerifyTime, verify_times
 
 T = TypeVar("T")
 

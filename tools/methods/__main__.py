@@ -1,4 +1,4 @@
-"""`python -m gamaneh.bench.methods`: tables as Markdown, JSON beside them; progress on standard error."""
+"""`python -m tools.methods`: tables as Markdown, JSON beside them; progress on standard error."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from pathlib import Path
 from typing import Any
 
 from gamaneh.bench.machine import describe_machine
-from gamaneh.bench.methods.entry import Entry, parse_entry
-from gamaneh.bench.methods.figures import TargetFigures
-from gamaneh.bench.methods.measure import MethodsBench
-from gamaneh.bench.methods.plan import CATEGORIES, Effort
-from gamaneh.bench.methods.table import put_into, tables
 from gamaneh.bench.prompt_set import Prompt, load_prompts, load_set
 from gamaneh.errors import GamanehError, InvalidOption
 from gamaneh.models.loading import DTYPES
+from tools.methods.entry import Entry, parse_entry
+from tools.methods.figures import TargetFigures
+from tools.methods.measure import MethodsBench
+from tools.methods.plan import CATEGORIES, Effort
+from tools.methods.table import put_into, tables
 
 TARGETS = (
     "smollm2-135m-instruct",
@@ -111,7 +111,7 @@ def _today() -> str:
 def _parser() -> argparse.ArgumentParser:
     usual = Effort()
     parser = argparse.ArgumentParser(
-        prog="python -m gamaneh.bench.methods", description="Measure every drafting method on this machine."
+        prog="python -m tools.methods", description="Measure every drafting method on this machine."
     )
     add = parser.add_argument
     add(

@@ -15,11 +15,11 @@ from dataclasses import dataclass
 
 from gamaneh.bench.compare import Case, Generator, compare
 from gamaneh.bench.comparison import Mismatch, Setup
-from gamaneh.bench.speed.configuration import Effort, fixed_length
 from gamaneh.bench.statistics import Interval, geometric_mean
 from gamaneh.engine.llm import Generation
 from gamaneh.errors import InvalidRequest
 from gamaneh.options import SamplingParams
+from tools.speed.configuration import Effort, fixed_length
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,9 +9,9 @@ from contextlib import aclosing
 from dataclasses import replace
 
 from gamaneh.bench.http_client import HttpClient, ServerRefused
-from gamaneh.bench.soak.findings import Effort, Findings
 from gamaneh.bench.traffic import Ask, answer_one
 from gamaneh.options import SamplingParams
+from soak.findings import Effort, Findings
 
 SAMPLED_EVERY = 10
 """Requests from one look at the server's memory to the next."""

@@ -1,4 +1,4 @@
-"""`python -m gamaneh.bench.soak`: thousands of mixed requests, aborts, errors, faults; nothing hangs or is wrong.
+"""`PYTHONPATH=tests python -m soak`: thousands of mixed requests, aborts, errors, faults; nothing hangs or is wrong.
 
 The answers that are right are those of plain decoding of one request alone, made first. Then the
 requests come in random order, many at once, speculating in all ways, while proposers fail. Each
@@ -20,15 +20,15 @@ from gamaneh.bench.http_client import HttpClient
 from gamaneh.bench.load import add_target
 from gamaneh.bench.machine import describe_machine
 from gamaneh.bench.prompt_set import load_prompts
-from gamaneh.bench.soak.findings import QUICK, Effort, Findings, describe
-from gamaneh.bench.soak.in_process import Soak
-from gamaneh.bench.soak.over_http import ServerSoak
 from gamaneh.bench.traffic import as_chat
 from gamaneh.engine.assembly import build_engine
 from gamaneh.errors import GamanehError
 from gamaneh.models.loading import load
 from gamaneh.options import EngineOptions, SpeculationOptions
 from gamaneh.proposers.draft_model import DraftModelProposer
+from soak.findings import QUICK, Effort, Findings, describe
+from soak.in_process import Soak
+from soak.over_http import ServerSoak
 
 EXIT_FAILED, EXIT_ERROR = 1, 2
 
@@ -70,7 +70,7 @@ async def _soak_engine(options: argparse.Namespace, effort: Effort) -> Findings:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m gamaneh.bench.soak", description=__doc__.split("\n")[0])
+    parser = argparse.ArgumentParser(prog="python -m soak", description=__doc__.split("\n")[0])
     add_target(parser)
     parser.add_argument("--requests", type=int, help=f"default {Effort().requests}")
     parser.add_argument("--concurrency", type=int, help=f"default {Effort().concurrency}")

@@ -7,9 +7,9 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from gamaneh.bench.comparison import Comparison, Setup
-from gamaneh.bench.speed.overhead import Overhead
-from gamaneh.bench.speed.race import Race
-from gamaneh.bench.speed.verify import VerifyTime
+from tools.speed.overhead import Overhead
+from tools.speed.race import Race
+from tools.speed.verify import VerifyTime
 
 PLAIN_AIM = 1.2
 OVERHEAD_AIM = 0.1

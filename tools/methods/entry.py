@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from gamaneh.bench.methods.plan import Parts
 from gamaneh.errors import InvalidOption
 from gamaneh.heads.locate import are_heads, kind_of_heads, open_heads, shipped_heads
 from gamaneh.models.loading import load, resolve
+from tools.methods.plan import Parts
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,1 +1,0 @@
-"""The speed benchmark: `python -m gamaneh.bench.speed`, which is `make bench`."""

@@ -1,0 +1,1 @@
+"""The speed benchmark: `python -m tools.speed`, which is `make bench`."""
