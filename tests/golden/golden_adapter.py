@@ -11,6 +11,7 @@ import sys
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,8 @@ from gamaneh.cli.main import app as cli_app
 from gamaneh.core import BatchReport, StepReport
 from gamaneh.engine.async_engine import AsyncEngine
 from gamaneh.heads.artifact import Artifact, load_artifact, mark_target
-from gamaneh.models.loading import LoadedModel
+from gamaneh.models.fetch import find
+from gamaneh.models.loading import LoadedModel, load
 from gamaneh.sampling.grammar import Grammar
 from gamaneh.server.app import build_app
 from gamaneh.server.auth import KeyRing
@@ -41,6 +43,7 @@ from gamaneh.testing import (
 
 HERE = Path(__file__).parent
 HEADS = HERE / "heads"
+SMALL = "smollm2-135m-instruct"
 
 sys.path.append(str(HERE.parent / "docs"))
 from tiny_catalogue import write_tiny_gguf  # noqa: E402
@@ -140,6 +143,24 @@ def crossed_llm(target: PieceTokenizer, draft: PieceTokenizer, **speculation: An
         draft_model=models[1],
         speculation=SpeculationOptions(**speculation),
         options=EngineOptions(max_batch=8, step_tokens=256, invariant=True, kv_blocks=64),
+    )
+
+
+@cache
+def _small_model() -> LoadedModel:
+    path = find(SMALL)
+    assert path is not None, f"{SMALL} is not in the cache: run `gamaneh pull {SMALL}`"
+    return load(path, dtype="float32")
+
+
+def small_llm(**speculation: Any) -> LLM:
+    """The real small model, with its shipped heads of the kind that the proposer needs."""
+    proposer = speculation.get("proposer")
+    return pinned_llm(
+        _small_model(),
+        heads=[f"{SMALL}/{proposer}"] if proposer in ("medusa", "eagle") else [],
+        speculation=SpeculationOptions(**speculation),
+        options=EngineOptions(max_batch=4, invariant=True, kv_blocks=64),
     )
 
 

@@ -10,10 +10,12 @@ import torch
 
 
 def main(wanted: list[str]) -> None:
-    from golden_python import SCENARIOS
+    import golden_cli
+    import golden_http
+    import golden_python
 
     torch.set_num_threads(1)
-    for area, scenarios in SCENARIOS.items():
+    for area, scenarios in (golden_python.SCENARIOS | golden_http.SCENARIOS | golden_cli.SCENARIOS).items():
         if wanted and area not in wanted:
             continue
         started = time.perf_counter()
