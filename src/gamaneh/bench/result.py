@@ -10,7 +10,7 @@ within a version; a reader passes over those that it does not know.
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -27,6 +27,9 @@ ALL = "all"
 Pattern = Literal["closed", "constant", "poisson", "gamma", "replay"]
 Mode = Literal["offline", "serving"]
 GroupKind = Literal["all", "category", "language", "length"]
+TokenSource = Literal["engine", "usage", "tokenizer", "deliveries"]
+"""Who counted output tokens: the engine, the server, the target's tokenizer over the text, or nobody: then each
+delivery counts as one token, although a delivery may hold several."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +77,7 @@ class Speculation:
         source: `requests` (each request told its own counts) or `server` (counters before and after).
         rounds, drafts: verifications of one request; those with a draft.
         acceptance_rate: pooled: accepted / drafted over all requests together.
+        mean_accepted_length: accepted / rounds, rounds without a draft included.
         acceptance_rate_macro: mean over the requests of each one's accepted / drafted.
         tokens_per_round, tokens_per_round_macro: emitted / rounds, in the same two ways.
         accepted_per_draft: accepted / drafts.
@@ -95,6 +99,7 @@ class Speculation:
     tokens_per_round_macro: float | None = None
     survival: tuple[float, ...] = ()
     offered: tuple[int, ...] = ()
+    mean_accepted_length: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +125,10 @@ class Figures:
     groups run among those of all.
 
     Args:
-        requests: answered; failed ones are in `Run.failures`.
+        requests: answered by both sides; the figures are of these.
+        left_out: reason -> answers of this side that the figures leave out.
+        tokens_from: the least reliable source of `output_tokens` among the requests.
+        approximate: the side's rule does not keep the target's distribution, so its outputs are others.
         seconds: sum over the rounds of first request sent to last answer ended.
         decode_tokens_per_second: sum of (tokens - 1) / sum of (E2E - TTFT): one request's speed.
         tokens_per_character: output tokens / characters of the output.
@@ -146,6 +154,9 @@ class Figures:
     utilisation: float | None = None
     goodput: Goodput | None = None
     cost_per_million: float | None = None
+    left_out: dict[str, int] = field(default_factory=dict)
+    tokens_from: TokenSource | None = None
+    approximate: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,6 +165,8 @@ class Difference:
 
     Args:
         position: first character that differs.
+        token_position: first output token that differs; None where the tokens are not known.
+        plain_token, speculative_token: the tokens there; None where that output had ended.
         plain, speculative: the outputs from there on, cut short.
         gap: difference of the log-probabilities of the target's two most likely tokens there.
         tie: the gap is within the rounding of the target's type, so that either token is right.
@@ -165,6 +178,9 @@ class Difference:
     speculative: str
     gap: float | None
     tie: bool | None
+    token_position: int | None = None
+    plain_token: int | None = None
+    speculative_token: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -362,11 +378,17 @@ class Caution:
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """A request that was not answered; `side` is `plain` or `speculative`."""
+    """A request that was not answered.
+
+    Args:
+        side: `plain` or `speculative`.
+        reason: what kind of failure: `refused`, `broken`, `malformed`, `empty` or `error`.
+    """
 
     side: str
     prompt: str
     error: str
+    reason: str = "error"
 
 
 @dataclass(frozen=True, slots=True)
