@@ -242,9 +242,9 @@ class StepReport:
     not a share of them. `decision` is the draft length that the controller allowed. `shares` tell
     whose candidates they were, where several proposers made the draft. `details` are what `reason` is made of.
 
-    `accepted` counts all candidates that the target accepted, behind the end of the output too: it tells how
-    good the draft was. `emitted` counts the tokens up to the end, an end token included: it tells how many
-    rounds of plain decoding this one stood for.
+    `emitted` counts the tokens up to the end of the output, an end token included: as many rounds of plain
+    decoding this one stood for. `accepted` counts the candidates among them, in `shares` too. `beyond` counts the
+    candidates that the rule accepted behind the end: nobody gets them, but they tell how good the draft was.
     """
 
     request_id: str
@@ -263,6 +263,12 @@ class StepReport:
     reason_code: ReasonCode
     shares: tuple[Share, ...] = ()
     details: ReasonDetails = NO_DETAILS
+    beyond: int = 0
+
+    @property
+    def survived(self) -> int:
+        """All candidates that the rule accepted, emitted or not: what survival is estimated from."""
+        return self.accepted + self.beyond
 
     @property
     def by_source(self) -> tuple[Share, ...]:
@@ -306,18 +312,34 @@ class BatchReport:
 class StepOutput:
     """What one step did for one request.
 
-    `refused` holds the candidates of the round's draft that were not accepted.
+    All that is told about tokens is told of the same ones: those whose text is certain. A token of an incomplete
+    character, or of what may become a stop text, waits; a token of a stop text is never told.
+
+    Args:
+        emitted: origin of each token that the step emitted, whether it is told now, later or never. An end token is
+            none of them.
+        tokens, origins, texts: the tokens that are told, where each came from, and what each adds to the output's text.
+        refused: for each of them, the candidates that were refused in its place.
+        logprobs: for each of them, where they were asked for.
+        cut: bytes of UTF-8 at the end of the last of them that belong to a stop text.
     """
 
     request_id: str
+    emitted: tuple[Origin, ...] = ()
     tokens: tuple[int, ...] = ()
     origins: tuple[Origin, ...] = ()
-    refused: tuple[int, ...] = ()
-    text: str = ""
+    texts: tuple[str, ...] = ()
+    refused: tuple[tuple[int, ...], ...] = ()
     logprobs: tuple[TokenLogprob, ...] = ()
+    cut: int = 0
     prompt_logprobs: tuple[TokenLogprob | None, ...] | None = None
     finish_reason: FinishReason | None = None
     error: str | None = None
+
+    @property
+    def text(self) -> str:
+        """What this step adds to the output's text."""
+        return "".join(self.texts)
 
 
 @dataclass(frozen=True, slots=True)

@@ -97,6 +97,15 @@ def test_logprobs_come_with_the_json() -> None:
     assert answer["prompt_logprobs"][0] is None
 
 
+def test_an_approximate_rule_is_named() -> None:
+    ways = ("--lookup", "--temperature", "1", *COMMON, "abcabcabcabc")
+    told = run("generate", *TINY, "--rule", "typical", *ways)
+    assert "The rule typical is approximate" in told.stderr
+    assert "approximate" not in run("generate", *TINY, *ways).stderr
+    values = last_json(run("generate", *TINY, "--rule", "typical", "--json", *ways))
+    assert (values["exact"], values["rules"]) == (False, ["typical"])
+
+
 def test_colours_are_written_when_forced() -> None:
     assert "\x1b[" in run("generate", *TINY, *COMMON, "--color", "Hello").stdout
 

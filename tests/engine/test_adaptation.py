@@ -14,7 +14,7 @@ from gamaneh.engine.engine import Engine
 from gamaneh.options import EngineOptions, SamplingParams, SpeculationOptions
 from gamaneh.testing import ByteTokenizer, SimulatedClock, TimedProposer, TimedRunner, next_token_table, scripted_engine
 
-VOCAB = 300
+VOCAB = 260
 SCRIPT = next_token_table({token: (token * 7 + 3) % 256 for token in range(VOCAB)}, VOCAB)
 PLAIN_SECONDS = 0.02
 ADAPTIVE = SpeculationOptions(proposer="scripted")

@@ -17,7 +17,7 @@ from gamaneh.errors import EngineStopped, InvalidRequest
 from gamaneh.options import SamplingParams, SpeculationOptions
 from gamaneh.testing import ByteTokenizer, ScriptedProposer, ScriptedRunner, hashed, scripted_engine
 
-VOCAB = 300
+VOCAB = 260
 PROMPT = [1, 2, 3, 4, 5]
 ENDLESS = SamplingParams(max_tokens=None, ignore_eos=True)
 

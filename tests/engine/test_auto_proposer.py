@@ -12,7 +12,7 @@ from gamaneh.proposers.draft_model import DraftModelProposer
 from gamaneh.proposers.lookup import LookupProposer
 from gamaneh.testing import ByteTokenizer, ScriptedRunner, SimulatedClock, fixed_output, next_token_table
 
-VOCAB = 300
+VOCAB = 260
 LINE = [(at * 37 + 11) % 250 for at in range(40)]
 SCRIPT = next_token_table({token: (token * 7 + 3) % 256 for token in range(VOCAB)}, VOCAB)
 PARAMS = SamplingParams(max_tokens=120, ignore_eos=True)

@@ -11,7 +11,7 @@ from gamaneh.core import FinishReason
 from gamaneh.options import SamplingParams
 from gamaneh.testing import ByteTokenizer, ScriptedRunner, hashed, scripted_engine
 
-VOCAB = 300
+VOCAB = 260
 PARAMS = SamplingParams(max_tokens=12, ignore_eos=True)
 
 

@@ -75,7 +75,7 @@ def stream(detokenizer: Detokenizer, tokens: Sequence[int], sizes: Sequence[int]
     for size in [*sizes, len(tokens)]:
         pieces.append(detokenizer.feed(tokens[start : start + size]).text)
         start += size
-    return [*pieces, detokenizer.flush()]
+    return [*pieces, detokenizer.flush().text]
 
 
 sizes_of_calls = st.lists(st.integers(0, 7), max_size=30)
@@ -135,8 +135,8 @@ def test_text_before_an_incomplete_character_is_not_held_back() -> None:
 def test_an_incomplete_character_is_flushed_as_a_replacement() -> None:
     detokenizer = Detokenizer(BYTES)
     assert detokenizer.feed(byte_ids("👋")[:2]).text == ""
-    assert detokenizer.flush() == "\ufffd"
-    assert detokenizer.flush() == ""
+    assert detokenizer.flush().text == "\ufffd"
+    assert detokenizer.flush().text == ""
 
 
 def test_special_tokens_are_left_out_unless_asked_for() -> None:
@@ -192,7 +192,7 @@ def test_what_looked_like_a_stop_text_is_emitted_when_it_is_none() -> None:
 def test_the_beginning_of_a_stop_text_is_flushed_at_the_end() -> None:
     detokenizer = Detokenizer(BYTES, ["\n\n\n"])
     assert detokenizer.feed(byte_ids("a\n\n")).text == "a"
-    assert detokenizer.flush() == "\n\n"
+    assert detokenizer.flush().text == "\n\n"
 
 
 @pytest.mark.parametrize(
@@ -232,4 +232,4 @@ def test_stop_texts_are_found_alike_however_the_tokens_are_split(stop: list[str]
         emitted, start = emitted + piece.text, start + size
         if piece.stopped:
             break
-    assert emitted + ("" if piece.stopped else detokenizer.flush()) == expected
+    assert emitted + ("" if piece.stopped else detokenizer.flush().text) == expected

@@ -8,7 +8,7 @@ from gamaneh.engine.engine import Engine
 from gamaneh.options import EngineOptions, SamplingParams
 from gamaneh.testing import ByteTokenizer, ScriptedRunner, hashed, scripted_engine
 
-VOCAB = 300
+VOCAB = 260
 
 
 def engine_for(max_batch: int, num_blocks: int = 64) -> Engine:

@@ -14,7 +14,7 @@ from gamaneh.metrics.timeline import RequestTimeline
 from gamaneh.options import EngineOptions, SamplingParams, SpeculationOptions
 from gamaneh.testing import ByteTokenizer, ScriptedProposer, ScriptedRunner, hashed, scripted_engine
 
-VOCAB = 300
+VOCAB = 260
 PROMPT = list(range(40, 60))
 PARAMS = SamplingParams(max_tokens=12, ignore_eos=True)
 

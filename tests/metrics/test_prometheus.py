@@ -18,7 +18,7 @@ from gamaneh.metrics.timeline import RequestTimeline
 from gamaneh.options import EngineOptions, SamplingParams, SpeculationOptions
 from gamaneh.testing import ByteTokenizer, ScriptedProposer, ScriptedRunner, hashed, scripted_engine
 
-VOCAB = 300
+VOCAB = 260
 
 Samples = dict[str, dict[tuple[str, ...], float]]
 

@@ -18,7 +18,7 @@ from gamaneh.metrics.spans import MOST_CHANGES, SpanTracing
 from gamaneh.metrics.timeline import RequestTimeline
 from gamaneh.metrics.tracing import NoTracing, make_tracing
 from gamaneh.options import SamplingParams, SpeculationOptions
-from gamaneh.testing import ByteTokenizer, ScriptedProposer, ScriptedRunner, hashed, scripted_engine
+from gamaneh.testing import BYTE_VOCAB, ByteTokenizer, ScriptedProposer, ScriptedRunner, hashed, scripted_engine
 
 TRACE_ID, PARENT_ID = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
 PARAMS = SamplingParams(temperature=0.5, seed=7, max_tokens=12, stop=("my secret",), ignore_eos=True)
@@ -160,11 +160,11 @@ def test_nothing_is_kept_of_requests_that_ended_or_were_refused(tracing: SpanTra
 
 
 def test_an_engine_makes_one_span_per_request(tracing: SpanTracing, exported: InMemorySpanExporter) -> None:
-    script = hashed(300)
+    script = hashed(BYTE_VOCAB)
     engine = scripted_engine(
-        ScriptedRunner(script, 300),
+        ScriptedRunner(script, BYTE_VOCAB),
         ByteTokenizer(),
-        proposer=ScriptedProposer(script, 300),
+        proposer=ScriptedProposer(script, BYTE_VOCAB),
         speculation=SpeculationOptions(proposer="scripted", draft_length=3),
     )
     tracing.attach(engine)

@@ -34,7 +34,7 @@ from gamaneh.testing import EOS_ID, ByteTokenizer, ScriptedProposer, ScriptedRun
 
 pytestmark = needs_chromium
 
-VOCAB = 300
+VOCAB = 260
 PROMPT = [1, 2, 3]
 TEXT = "The quick گمانه jumps\nover the lazy dog."
 KEY = "let-me-in"
@@ -330,6 +330,14 @@ def test_race_says_where_texts_part(page: Page, served: Playground) -> None:
     served.voice = Voice(TEXT, TEXT.replace("quick", "quiet"))
     page.run("#race")
     assert page.find("#verdict").text.startswith("Same text: no. They part at character 8.")
+
+
+def test_an_answer_of_an_approximate_rule_says_so(page: Page) -> None:
+    page.run()
+    assert not page.find(".approximate").is_displayed()
+    Select(page.find("#rule")).select_by_value("typical")
+    page.run()
+    assert page.find(".approximate").text.startswith("Approximate: the rule typical")
 
 
 def test_acceptance_is_what_the_server_counted(page: Page) -> None:

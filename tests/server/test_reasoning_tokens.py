@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from served import ChatBytes, Running, engine_for, saying, streamed
 
 from gamaneh.core import FinishReason, StepOutput
+from gamaneh.engine.detokenizer import Detokenizer
 from gamaneh.server.answer import AnswerParser
 from gamaneh.server.reasoning import ReasoningParser
 from gamaneh.server.token_places import TokenPlaces
@@ -20,16 +21,6 @@ PATH = "/v1/chat/completions"
 MESSAGES = [{"role": "user", "content": "hello"}]
 FRAGMENTS = ["<think>", "</think>", "<thi", "</", "I must add.", "سلام", "\n", " ", "5", "think"]
 texts = st.lists(st.sampled_from(FRAGMENTS), max_size=8).map("".join)
-
-
-class Words:
-    """Each token is one of these texts."""
-
-    def __init__(self, *words: str) -> None:
-        self.words = words
-
-    def decode(self, ids: Sequence[int], skip_special: bool = True) -> str:
-        return "".join(self.words[each] for each in ids)
 
 
 class Reasoner(ChatBytes):
@@ -47,9 +38,9 @@ class Reasoner(ChatBytes):
 
 def count(*words: str, inside: bool = False) -> int:
     """Tokens of the reasoning, where each word is a token."""
-    places, parser = TokenPlaces(Words(*words), []), AnswerParser(reasoning=True, inside=inside)
-    for token, word in enumerate(words):
-        places.add(StepOutput("r", tokens=(token,)))
+    places, parser = TokenPlaces(), AnswerParser(reasoning=True, inside=inside)
+    for word in words:
+        places.add(StepOutput("r", texts=(word,)))
         parser.feed(word)
     parser.finish()
     return places.count(parser.reasoning_part)
@@ -100,17 +91,18 @@ def test_reasoning_that_is_cut_off_counts() -> None:
 @pytest.mark.parametrize("step", [1, 3, 64])
 def test_parts_of_characters_count_whatever_comes_together(step: int) -> None:
     data = "<think>گمان</think>آری".encode()
-    places = TokenPlaces(ByteTokenizer(), [])
+    places, texts = TokenPlaces(), Detokenizer(ByteTokenizer())
     for at in range(0, len(data), step):
-        places.add(StepOutput("r", tokens=tuple(data[at : at + step])))
+        places.add(StepOutput("r", texts=texts.feed(data[at : at + step]).texts))
     parser = AnswerParser(reasoning=True)
     parser.feed(data.decode())
     assert places.count(parser.reasoning_part) == len("گمان".encode())
 
 
 def test_a_character_that_the_end_breaks_off_counts() -> None:
-    places = TokenPlaces(ByteTokenizer(), [])
-    places.add(StepOutput("r", tokens=tuple("ok گ".encode()[:-1]), finish_reason=FinishReason.LENGTH))
+    places, texts = TokenPlaces(), Detokenizer(ByteTokenizer())
+    told = (*texts.feed("ok گ".encode()[:-1]).texts, *texts.flush().texts)
+    places.add(StepOutput("r", texts=told, finish_reason=FinishReason.LENGTH))
     assert places.count(range(4)) == 4
 
 

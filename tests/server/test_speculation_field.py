@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from served import Running, engine_for
+from served import Running, engine_for, streamed
 
 ASKED = {"max_tokens": 40, "temperature": 0, "ignore_eos": True}
 
@@ -107,6 +107,16 @@ class TestMetrics:
         asked = {**ASKED, "temperature": 1.0, "speculation": {"metrics": True, "rule": "typical"}}
         metrics = server.complete(**asked)["gamaneh"]["speculation"]
         assert (metrics["rules"], metrics["exact"]) == (["typical"], False)
+
+    @pytest.mark.parametrize("usage", [True, False])
+    def test_an_approximate_answer_says_so_whether_asked_or_not(self, server: Running, usage: bool) -> None:
+        asked = {**ASKED, "temperature": 1.0, "speculation": {"rule": "typical"}}
+        assert server.complete(**asked)["gamaneh"] == {"exact": False, "rules": ["typical"]}
+        options = {"stream_options": {"include_usage": True}} if usage else {}
+        chunks = streamed(server, "/v1/completions", prompt="hello", **asked, **options)
+        assert chunks[-1]["gamaneh"] == {"exact": False, "rules": ["typical"]}
+        rounds = [line for line in server.http.get("/metrics").text.splitlines() if "judged_rounds_total{" in line]
+        assert any('exact="false",rule="typical"' in line for line in rounds)
 
     def test_who_does_not_ask_is_not_told(self, server: Running) -> None:
         assert "gamaneh" not in server.complete(max_tokens=2, speculation={"enabled": True})

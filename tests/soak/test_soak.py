@@ -18,7 +18,7 @@ from soak.faults import FaultyProposer
 from soak.findings import FLAT_BYTES, Effort, Findings, describe
 from soak.in_process import Soak
 
-VOCAB = 300
+VOCAB = 260
 EFFORT = Effort(requests=60, shapes=5, concurrency=4, tokens=8, abort_share=0.2, error_share=0.1, fault_share=0.3)
 
 

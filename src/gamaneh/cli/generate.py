@@ -15,7 +15,7 @@ from gamaneh.cli.terminal import notices, output, print_json, read_prompt
 from gamaneh.errors import GamanehError, InvalidOption
 
 if TYPE_CHECKING:
-    from gamaneh.core import StepOutput, TokenLogprob
+    from gamaneh.core import StepOutput, StepReport, TokenLogprob
     from gamaneh.engine.llm import LLM
     from gamaneh.options import SamplingParams
 
@@ -83,7 +83,16 @@ def _answer(llm: LLM, ids: Sequence[int], params: SamplingParams) -> dict[str, A
         "first_token_seconds": answer.first_token_seconds,
         "acceptance_rate": stats.acceptance_rate,
         "tokens_per_round": stats.tokens_per_round,
+        **_exactness(answer.reports),
     }
+
+
+def _exactness(reports: Sequence[StepReport]) -> dict[str, Any]:
+    """Which rules judged, and whether the answer is the target's own or approximate."""
+    from gamaneh.sampling.rules import is_exact
+
+    rules = sorted({report.rule for report in reports})
+    return {"rules": rules, "exact": all(map(is_exact, rules))}
 
 
 def _logprobs(entries: Sequence[TokenLogprob | None] | None) -> list[dict[str, Any] | None] | None:
@@ -92,6 +101,7 @@ def _logprobs(entries: Sequence[TokenLogprob | None] | None) -> list[dict[str, A
 
 def _stream(llm: LLM, ids: Sequence[int], params: SamplingParams, color: bool | None) -> None:
     from gamaneh.cli.painting import Painter, legend
+    from gamaneh.sampling.rules import is_exact
 
     console = output(color)
     colored = console.is_terminal and not console.no_color
@@ -99,6 +109,7 @@ def _stream(llm: LLM, ids: Sequence[int], params: SamplingParams, color: bool | 
     if colored:
         notices().print(legend())
     meter = Meter()
+    exact = llm.speculation.rule == "auto" or is_exact(llm.speculation.rule)
     for step in meter.watch(llm.stream(ids, params)):
         if colored:
             console.print(painter.paint(step.tokens, step.origins, step.text), end="")
@@ -106,6 +117,8 @@ def _stream(llm: LLM, ids: Sequence[int], params: SamplingParams, color: bool | 
             print(step.text, end="", flush=True)
     print(flush=True)
     notices().print(meter.summary(), style="dim")
+    if not exact:
+        notices().print(f"The rule {llm.speculation.rule} is approximate: another text than the model's own may come.")
 
 
 class Meter:

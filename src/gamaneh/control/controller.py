@@ -111,7 +111,7 @@ class Controller:
             Source(report.proposer, grade),
             request_id,
             report.depth,
-            report.accepted,
+            report.survived,
             kind=self._kinds.get(request_id, ""),
             gap=self._plain_rounds.pop(request_id, 0),
         )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Protocol
 
 from gamaneh.engine.detokenizer import Detokenizer
@@ -21,6 +21,12 @@ class SupportsText(Protocol):
 
     @property
     def eos_ids(self) -> tuple[int, ...]: ...
+
+    @property
+    def vocab_size(self) -> int: ...
+
+    @property
+    def absent_ids(self) -> frozenset[int]: ...
 
     def decode(self, ids: Sequence[int], skip_special: bool = True) -> str: ...
 
@@ -46,10 +52,11 @@ def make_sequence(
     Raises:
         InvalidRequest: naming the field, the rule and the value.
     """
-    _check_ids("prompt", prompt, vocab_size)
-    _check_ids("reference", reference, vocab_size)
+    absent = tokenizer.absent_ids
+    _check_ids("prompt", prompt, vocab_size, absent)
+    _check_ids("reference", reference, vocab_size, absent)
     _check_lengths(prompt, params, max_context)
-    check_tokens(params, vocab_size)
+    check_tokens(params, vocab_size, absent)
     if mask is not None and params.min_tokens > 0:
         raise InvalidRequest("min_tokens", "must be 0 with a grammar, which says itself when to end", params.min_tokens)
     tokens = list(prompt)
@@ -70,6 +77,7 @@ def make_sequence(
             eos_ids=tokenizer.eos_ids,
             seed=secrets.randbits(63) if params.seed is None else params.seed,
             mask=token_mask,
+            absent=absent,
         ),
         rule=choose_rule(speculation.rule, params, draft_has_probs, speculation),
         detokenizer=Detokenizer(tokenizer, params.stop, prompt),
@@ -82,10 +90,12 @@ def make_sequence(
     )
 
 
-def _check_ids(field: str, ids: Sequence[int], vocab_size: int) -> None:
+def _check_ids(field: str, ids: Sequence[int], vocab_size: int, absent: Collection[int]) -> None:
     for token in ids:
         if isinstance(token, bool) or not isinstance(token, int) or not 0 <= token < vocab_size:
             raise InvalidRequest(field, f"must hold token ids from 0 to {vocab_size - 1}", token)
+        if token in absent:
+            raise InvalidRequest(field, "must hold ids that have a token", token)
 
 
 def _check_lengths(prompt: Sequence[int], params: SamplingParams, max_context: int) -> None:
@@ -96,3 +106,7 @@ def _check_lengths(prompt: Sequence[int], params: SamplingParams, max_context: i
     longest = max_context if params.max_tokens == 0 else max_context - 1
     if len(prompt) > longest:
         raise InvalidRequest("prompt", f"must hold at most {longest} tokens with this context", f"{len(prompt)} tokens")
+    room = max_context - len(prompt)
+    if params.min_tokens > room:
+        rule = f"must be at most {room}, the room that the prompt leaves in the context"
+        raise InvalidRequest("min_tokens", rule, params.min_tokens)

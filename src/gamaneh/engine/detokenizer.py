@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -32,22 +33,29 @@ class Piece:
     """What one call of `feed` has brought.
 
     Args:
-        text: new text, never to be taken back.
-        stopped: a stop text is complete; `text` ends before it.
-        kept_tokens: fed tokens that belong to the output; the last of them completes the stop text.
+        texts: text of each token whose text is certain now, the oldest first. Together they are new text, never to be
+            taken back. A token that is a part of a character has none; the one that completes it has all of it.
+        stopped: a stop text is complete; `texts` end before it.
+        kept_tokens: fed tokens that were used; the last of them completes the stop text.
+        cut: bytes of UTF-8 at the end of the last of these tokens that belong to the stop text.
     """
 
-    text: str
-    stopped: bool
-    kept_tokens: int
+    texts: tuple[str, ...] = ()
+    stopped: bool = False
+    kept_tokens: int = 0
+    cut: int = 0
+
+    @property
+    def text(self) -> str:
+        return "".join(self.texts)
 
 
 class Detokenizer:
     """Decodes the output of one request incrementally and ends it at a stop text.
 
-    Held back are an incomplete character at the end and the longest ending that may become a stop
-    text. Of several stop texts the one that is complete first ends the output, so the result does
-    not depend on how tokens are split into calls.
+    Held back are the tokens of an incomplete character at the end and of the longest ending that may
+    become a stop text. Of several stop texts the one that is complete first ends the output, so the
+    result does not depend on how tokens are split into calls.
 
     Args:
         tokenizer: decodes token ids.
@@ -66,20 +74,61 @@ class Detokenizer:
     ) -> None:
         self._window = _Window(tokenizer, prompt, skip_special)
         self._stops = _StopTexts(stop)
+        self._held: deque[str] = deque()  # text of each token that is held back
+        self._unfinished = 0  # of them, those since the last whole character
+        self._certain = 0  # characters of their text that belong to no stop text
 
     def feed(self, tokens: Sequence[int]) -> Piece:
-        """Decode more tokens, of which a stop text may keep only the first few."""
-        text = ""
+        """Decode more tokens, of which a stop text may use only the first few."""
+        texts: list[str] = []
         for count, token in enumerate(tokens, start=1):
-            new, stopped = self._stops.feed(self._window.push(token))
-            text += new
+            new, stopped = self._stops.feed(self._push(token))
+            self._certain += len(new)
             if stopped:
-                return Piece(text, stopped=True, kept_tokens=count)
-        return Piece(text, stopped=False, kept_tokens=len(tokens))
+                before, cut = self._before_stop()
+                return Piece((*texts, *before), True, count, cut)
+            texts += self._released()
+        return Piece(tuple(texts), kept_tokens=len(tokens))
 
-    def flush(self) -> str:
-        """What is held back, when no more tokens come and no stop text was completed."""
-        return self._stops.flush() + self._window.flush()
+    def flush(self) -> Piece:
+        """What is held back, when no more tokens come and no stop text was completed.
+
+        A character that the end cuts off is one U+FFFD, as in the decoding of all tokens at once.
+        """
+        rest = self._window.flush()
+        if rest:
+            self._held[-1] += rest
+        self._stops.clear()
+        texts, self._certain = tuple(self._held), 0
+        self._held.clear()
+        return Piece(texts)
+
+    def _push(self, token: int) -> str:
+        text = self._window.push(token)
+        self._held.append(text)
+        # The last few tokens are always enough to hold the text that the window is not sure of.
+        self._unfinished = 0 if self._window.whole else min(self._unfinished + 1, 2 * _MAX_UNSURE)
+        return text
+
+    def _released(self) -> list[str]:
+        """Take the tokens whose whole text is certain."""
+        texts: list[str] = []
+        while len(self._held) > self._unfinished and len(self._held[0]) <= self._certain:
+            texts.append(self._held.popleft())
+            self._certain -= len(texts[-1])
+        return texts
+
+    def _before_stop(self) -> tuple[list[str], int]:
+        """Take the tokens that begin before the stop text, the last one cut by so many bytes."""
+        texts: list[str] = []
+        cut = 0
+        while self._certain:
+            text = self._held.popleft()
+            texts.append(text[: self._certain])
+            cut = len(text[self._certain :].encode())
+            self._certain -= len(texts[-1])
+        self._held.clear()
+        return texts, cut
 
 
 class _Window:
@@ -97,6 +146,11 @@ class _Window:
         self._text = self._decode(self._ids)
         self._released = len(self._text)
         self._whole = len(self._ids)  # tokens up to the last point where the text was whole
+
+    @property
+    def whole(self) -> bool:
+        """Whether all text so far is certain."""
+        return self._released == len(self._text)
 
     def push(self, token: int) -> str:
         """Text that is certain now."""
@@ -165,9 +219,9 @@ class _StopTexts:
         self._held = self._held[len(certain) :]
         return certain, False
 
-    def flush(self) -> str:
-        text, self._held = self._held, ""
-        return text
+    def clear(self) -> None:
+        """Forget what may have become a stop text."""
+        self._held = ""
 
 
 def _certain_length(text: str) -> int:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from torch import Tensor
 
-from gamaneh.core import Draft, FinishReason, Origin, StepOutput, TokenLogprob, Verdict
-from gamaneh.engine.sequence import SequenceState
+from gamaneh.core import Draft, FinishReason, Origin, StepOutput, Verdict
+from gamaneh.engine.sequence import SequenceState, Untold
 from gamaneh.sampling.logprobs import token_logprob
 
 
@@ -41,27 +41,49 @@ def emit(sequence: SequenceState, draft: Draft, verdict: Verdict, logits: Tensor
     before_end = _before_end_token(verdict.tokens, sequence.end_ids)
     piece = sequence.detokenizer.feed(before_end)
     kept = before_end[: piece.kept_tokens]
-    logprobs = _logprobs(sequence, verdict, kept, logits)
-    origins = origins_of(verdict, draft)[: len(kept)]
+    origins = tuple(origins_of(verdict, draft)[: len(kept)])
     sequence.tokens += kept
     sequence.origins += origins
+    sequence.untold += _entries(sequence, draft, verdict, kept, logits)
     end_token = len(before_end) < len(verdict.tokens) and not piece.stopped
     sequence.finish_reason = _finish_reason(sequence, piece.stopped or end_token)
-    held_back = sequence.detokenizer.flush() if sequence.finish_reason and not piece.stopped else ""
-    output = StepOutput(
+    texts = piece.texts
+    if sequence.finish_reason and not piece.stopped:
+        texts += sequence.detokenizer.flush().texts
+    return Emission(_told(sequence, texts, origins, piece.cut), len(kept) + end_token)
+
+
+def cut_off(sequence: SequenceState) -> StepOutput:
+    """Return the last output of a request that ends before its output does, with all that was held back."""
+    return _told(sequence, sequence.detokenizer.flush().texts)
+
+
+def _told(sequence: SequenceState, texts: Sequence[str], emitted: tuple[Origin, ...] = (), cut: int = 0) -> StepOutput:
+    """Tell the next tokens, whose texts these are."""
+    entries = [sequence.untold.popleft() for _ in texts]
+    return StepOutput(
         sequence.request_id,
-        tuple(kept),
-        tuple(origins),
-        _refused(verdict, draft),
-        piece.text + held_back,
-        logprobs,
+        emitted,
+        tuple(entry.token for entry in entries),
+        tuple(entry.origin for entry in entries),
+        tuple(texts),
+        tuple(entry.refused for entry in entries),
+        tuple(entry.logprob for entry in entries if entry.logprob is not None),
+        cut,
         finish_reason=sequence.finish_reason,
     )
-    return Emission(output, len(kept) + end_token)
 
 
-def _refused(verdict: Verdict, draft: Draft) -> tuple[int, ...]:
-    return tuple(token for node, token in enumerate(draft.tokens) if node not in verdict.path)
+def _entries(
+    sequence: SequenceState, draft: Draft, verdict: Verdict, kept: Sequence[int], logits: Tensor
+) -> Iterator[Untold]:
+    """What there is to tell about each token; refused candidates go with the token that came in their place."""
+    top = sequence.params.logprobs
+    rows = [0, *(node + 1 for node in verdict.path)]
+    refused = tuple(token for node, token in enumerate(draft.tokens) if node not in verdict.path)
+    for at, (row, token, origin) in enumerate(zip(rows, kept, origins_of(verdict, draft), strict=False)):
+        logprob = None if top is None else token_logprob(logits[row], token, top)
+        yield Untold(token, origin, refused if at == verdict.accepted else (), logprob)
 
 
 def _before_end_token(tokens: Sequence[int], end_ids: frozenset[int]) -> list[int]:
@@ -76,16 +98,6 @@ def _finish_reason(sequence: SequenceState, stopped: bool) -> FinishReason | Non
     if stopped:
         return FinishReason.STOP
     return FinishReason.LENGTH if sequence.remaining <= 0 else None
-
-
-def _logprobs(
-    sequence: SequenceState, verdict: Verdict, kept: Sequence[int], logits: Tensor
-) -> tuple[TokenLogprob, ...]:
-    top = sequence.params.logprobs
-    if top is None:
-        return ()
-    rows = [0, *(node + 1 for node in verdict.path)]
-    return tuple(token_logprob(logits[row], token, top) for row, token in zip(rows, kept, strict=False))
 
 
 def add_prompt_logprobs(sequence: SequenceState, start: int, logits: Tensor) -> None:

@@ -22,7 +22,7 @@ from gamaneh.core import (
 )
 from gamaneh.engine.admission import SupportsText, make_sequence
 from gamaneh.engine.drafting import Clock, Drafts
-from gamaneh.engine.emission import add_prompt_logprobs, emit
+from gamaneh.engine.emission import add_prompt_logprobs, cut_off, emit
 from gamaneh.engine.reporting import batch_report, shares
 from gamaneh.engine.scheduler import PREFILL, Scheduled, Scheduler
 from gamaneh.engine.sequence import SequenceState
@@ -93,6 +93,11 @@ class Engine:
         return min(self.target.max_context, self.options.max_context or room, room)
 
     @property
+    def vocab_size(self) -> int:
+        """Ids from here on are never emitted or accepted: rows beyond the tokenizer are padding."""
+        return min(self.target.vocab_size, self.tokenizer.vocab_size)
+
+    @property
     def invariant(self) -> bool:
         """Whether the target's bits do not depend on what is computed beside a row."""
         return self.target.invariant
@@ -155,7 +160,7 @@ class Engine:
             params or SamplingParams(),
             speculation,
             tokenizer=self.tokenizer,
-            vocab_size=self.target.vocab_size,
+            vocab_size=self.vocab_size,
             max_context=self.max_context,
             draft_has_probs=self.gives_probs(speculation),
             arrived=time.perf_counter() if arrived is None else arrived,
@@ -179,7 +184,7 @@ class Engine:
             return None
         sequence.finish_reason = FinishReason.ABORT
         self._finish(sequence)
-        return StepOutput(request_id, text=sequence.detokenizer.flush(), finish_reason=FinishReason.ABORT)
+        return cut_off(sequence)
 
     def step(self) -> list[StepOutput]:
         """One round: every scheduled request gets a prefill chunk, or emits one token or more."""
@@ -225,9 +230,7 @@ class Engine:
             except Exception as error:  # whatever one request raises ends that request alone
                 item.sequence.finish_reason = FinishReason.ERROR
                 message = str(error) if isinstance(error, GamanehError) else f"{type(error).__name__}: {error}"
-                round_.outputs.append(
-                    StepOutput(item.sequence.request_id, finish_reason=FinishReason.ERROR, error=message)
-                )
+                round_.outputs.append(replace(cut_off(item.sequence), error=message))
         return round_
 
     def _judge_one(self, item: Scheduled, draft: Draft, logits: Tensor, round_: Round) -> None:
@@ -242,7 +245,7 @@ class Engine:
             output = StepOutput(sequence.request_id, finish_reason=FinishReason.LENGTH)
         else:
             rows = logits[-(1 + len(draft)) :]
-            target = DraftRows(rows, draft, sequence.sampler, len(sequence.tokens), self.target.vocab_size)
+            target = DraftRows(rows, draft, sequence.sampler, len(sequence.tokens), self.vocab_size)
             verdict = sequence.rule.judge(draft, target)
             emission = emit(sequence, draft, verdict, rows)
             round_.verdicts[sequence.request_id], round_.emitted[sequence.request_id] = verdict, emission.emitted
@@ -281,13 +284,14 @@ class Engine:
     def _report(self, item: Scheduled, drafts: Drafts, round_: Round, seconds: float, batch_size: int) -> StepReport:
         request_id = item.sequence.request_id
         draft, verdict = drafts.of(request_id), round_.verdicts[request_id]
+        accepted = min(verdict.accepted, round_.emitted[request_id])
         return StepReport(
             request_id=request_id,
             proposer=item.decision.proposer,
             rule=item.sequence.rule.name,
             drafted=len(draft),
             depth=draft.depth,
-            accepted=verdict.accepted,
+            accepted=accepted,
             emitted=round_.emitted[request_id],
             batch_size=batch_size,
             context_len=item.sequence.cached_len,
@@ -296,15 +300,16 @@ class Engine:
             decision=item.decision.depth,
             reason=item.decision.reason,
             reason_code=item.decision.code,
-            shares=shares(draft, verdict),
+            shares=shares(draft, verdict.path[:accepted]),
             details=item.decision.details,
+            beyond=verdict.accepted - accepted,
         )
 
     def _deliver(self, round_: Round) -> None:
         """Everything that a round emits is handed out at once, when it ends."""
         now = time.perf_counter()
         for output in round_.outputs:
-            self._sequences[output.request_id].timeline.deliver(len(output.tokens), now)
+            self._sequences[output.request_id].timeline.deliver(len(output.emitted), now)
 
     def _let_go(self, plan: Plan) -> None:
         """Free what finished requests hold, and what proposers keep for preempted ones."""

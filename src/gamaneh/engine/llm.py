@@ -28,7 +28,7 @@ class Generation:
     """The answer to one prompt.
 
     Args:
-        tokens: emitted tokens, without the end token.
+        tokens: those of `text`: without the end token, and without those of a stop text.
         origins: where each of them came from.
         error: what was wrong with the request, when `finish_reason` is `error`.
         reports: one per round; the first token comes from reading the prompt and has none.

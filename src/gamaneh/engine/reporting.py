@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from gamaneh.control.cost import CostModel
-from gamaneh.core import BatchReport, Draft, Share, StepOutput, Verdict
+from gamaneh.core import BatchReport, Draft, Share, StepOutput
 from gamaneh.engine.drafting import Drafts
 from gamaneh.engine.scheduler import PREFILL, Scheduled
 
@@ -24,7 +24,7 @@ def batch_report(
     """Sum a step up."""
     prompt_rows = sum(item.count for item in plan if item.decision is PREFILL)
     draft_rows = sum(len(draft) for draft in drafts.by_request.values())
-    origins = Counter(origin for output in outputs for origin in output.origins)
+    origins = Counter(origin for output in outputs for origin in output.emitted)
     return BatchReport(
         requests=len(plan),
         prompt_rows=prompt_rows,
@@ -39,9 +39,9 @@ def batch_report(
     )
 
 
-def shares(draft: Draft, verdict: Verdict) -> tuple[Share, ...]:
-    """Whose candidates were verified and kept, for a draft of several proposers; empty for one of a single one."""
-    drafted, accepted = Counter(draft.sources), Counter(draft.sources[node] for node in verdict.path if draft.sources)
+def shares(draft: Draft, emitted: Sequence[int]) -> tuple[Share, ...]:
+    """Whose candidates were verified, and whose nodes `emitted` were; empty where one proposer made the draft."""
+    drafted, accepted = Counter(draft.sources), Counter(draft.sources[node] for node in emitted if draft.sources)
     return tuple(Share(name, drafted[name], accepted[name]) for name in sorted(drafted))
 
 

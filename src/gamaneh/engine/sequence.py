@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -11,6 +12,16 @@ from gamaneh.engine.hidden import HiddenWindow
 from gamaneh.metrics.timeline import RequestTimeline
 from gamaneh.options import SamplingParams, SpeculationOptions
 from gamaneh.sampling.pipeline import RequestSampler
+
+
+@dataclass(frozen=True, slots=True)
+class Untold:
+    """One emitted token and what there is to tell about it, once its text is certain."""
+
+    token: int
+    origin: Origin
+    refused: tuple[int, ...]
+    logprob: TokenLogprob | None
 
 
 @dataclass(slots=True, eq=False)
@@ -23,6 +34,7 @@ class SequenceState:
         limit: most tokens, prompt included.
         priority: larger is admitted first and preempted last.
         mask: which tokens may come next, beside the sampling parameters.
+        untold: emitted tokens whose text is not certain yet.
         hidden: tapped hidden states of the last tokens in the cache; None when no proposer reads them.
     """
 
@@ -46,6 +58,7 @@ class SequenceState:
     finish_reason: FinishReason | None = None
     prompt_logprobs: list[TokenLogprob | None] = field(default_factory=list)
     origins: list[Origin] = field(default_factory=list)
+    untold: deque[Untold] = field(default_factory=deque)
 
     @property
     def num_pending(self) -> int:

@@ -25,7 +25,8 @@ class SpeculationStats:
     Args:
         rounds: verifications of one request; drafts: those with a draft.
         accepted, emitted: as in `StepReport`.
-        accepted_at: accepted_at[i] counts drafts whose first i + 1 candidates were all accepted.
+        accepted_at: accepted_at[i] counts drafts whose first i + 1 candidates were all accepted and emitted.
+        survived_at: the same with candidates accepted behind the end of an output.
         offered_at: offered_at[i] counts drafts with at least i + 1 candidates on their longest path.
         decisions: rounds by what drafted and why.
         drafted_by, accepted_by: candidates by the proposer that they came from.
@@ -39,6 +40,7 @@ class SpeculationStats:
     draft_seconds: float = 0.0
     verify_seconds: float = 0.0
     accepted_at: Counter[int] = field(default_factory=Counter)
+    survived_at: Counter[int] = field(default_factory=Counter)
     offered_at: Counter[int] = field(default_factory=Counter)
     decisions: Counter[Why] = field(default_factory=Counter)
     drafted_by: Counter[str] = field(default_factory=Counter)
@@ -54,6 +56,7 @@ class SpeculationStats:
         self.draft_seconds += report.draft_seconds / report.batch_size
         self.verify_seconds += report.verify_seconds / report.batch_size
         self.accepted_at.update(range(report.accepted))
+        self.survived_at.update(range(report.survived))
         self.offered_at.update(range(report.depth))
         self.decisions[Why(report.proposer, report.reason, report.reason_code, report.details)] += 1
         for share in report.by_source:
@@ -77,4 +80,4 @@ class SpeculationStats:
 
     def survival(self) -> list[float]:
         """s_i: share of drafts with at least i candidates whose first i were all accepted."""
-        return [self.accepted_at[at] / self.offered_at[at] for at in sorted(self.offered_at)]
+        return [self.survived_at[at] / self.offered_at[at] for at in sorted(self.offered_at)]

@@ -17,6 +17,7 @@ from prometheus_client.registry import Collector
 from gamaneh.core import BatchReport, Origin, StepReport
 from gamaneh.metrics.memory import peak_device_bytes, peak_resident_bytes, private_bytes
 from gamaneh.metrics.timeline import RequestTimeline
+from gamaneh.sampling.rules import is_exact
 
 
 def _decades(first: int, last: int, steps: tuple[float, ...]) -> tuple[float, ...]:
@@ -65,12 +66,15 @@ class SpeculationSeries:
         self.accepted = _labelled(counter("accepted_tokens", kept, "proposer"))
         self.emitted = _labelled(counter("round_tokens", asked, "proposer"))
         self.decisions = _labelled(counter("decisions", "Rounds by what drafted and why.", "proposer", "reason"))
+        judged = "Rounds by the rule that judged them; what one that is not exact lets through is approximate."
+        self.judged = _labelled(counter("judged_rounds", judged, "rule", "exact"))
         self.draft_length = length("draft", "Candidates on the longest path of a draft; plain rounds have none.")
         self.accepted_length = length("accepted", "Candidates kept of a draft.")
 
     def add(self, report: StepReport) -> None:
         self.emitted(report.proposer).inc(report.emitted)
         self.decisions(report.proposer, report.reason_code).inc()
+        self.judged(report.rule, str(is_exact(report.rule)).lower()).inc()
         self.draft_length.observe(report.depth)
         if report.drafted > 0:
             self._add_draft(report)

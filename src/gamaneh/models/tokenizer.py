@@ -127,6 +127,11 @@ class Tokenizer:
         return 1 + max(self._pieces, default=-1)
 
     @cached_property
+    def absent_ids(self) -> frozenset[int]:
+        """Ids below `vocab_size` without a token."""
+        return frozenset(range(self.vocab_size)) - self._pieces.keys()
+
+    @cached_property
     def special_ids(self) -> frozenset[int]:
         """Ids of control tokens, which `decode` skips."""
         return frozenset(token for token, entry in self._fast.get_added_tokens_decoder().items() if entry.special)

@@ -6,7 +6,7 @@ A row may be narrower than the vocabulary (a draft model's own padding); ids bey
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Protocol
 
 import torch
@@ -29,10 +29,16 @@ class MaskSource(Protocol):
 
 
 def build_edits(
-    params: SamplingParams, prompt_len: int, tokens: Sequence[int], eos_ids: Iterable[int], mask: TokenMask | None
+    params: SamplingParams,
+    prompt_len: int,
+    tokens: Sequence[int],
+    eos_ids: Iterable[int],
+    mask: TokenMask | None,
+    absent: Collection[int] = (),
 ) -> tuple[Edit, ...]:
     """The edits that these parameters ask for, in their order; none for the default parameters."""
-    return tuple(_wanted(params, prompt_len, tokens, eos_ids, mask))
+    edits = tuple(_wanted(params, prompt_len, tokens, eos_ids, mask))
+    return (*edits, never(absent)) if absent else edits
 
 
 def _wanted(
@@ -94,6 +100,16 @@ def end_mask(ends: Iterable[int], min_len: int, tokens: Sequence[int]) -> Edit:
     def edit(row: Tensor, path: Sequence[int]) -> None:
         if len(tokens) + len(path) < min_len:
             row[_inside(ids, row)] = -math.inf
+
+    return edit
+
+
+def never(ids: Collection[int]) -> Edit:
+    """Mask ids that have no token."""
+    absent = torch.tensor(sorted(ids), dtype=torch.long)
+
+    def edit(row: Tensor, path: Sequence[int]) -> None:
+        row[_inside(absent, row)] = -math.inf
 
     return edit
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 import torch
 from torch import Tensor
@@ -30,6 +30,7 @@ class RequestSampler:
         eos_ids: the model's end tokens.
         seed: key of all noise of the request.
         mask: further restriction of the tokens, for example a grammar.
+        absent: ids below `vocab_size` that have no token, and are never chosen.
     """
 
     def __init__(
@@ -42,12 +43,13 @@ class RequestSampler:
         eos_ids: Iterable[int],
         seed: int,
         mask: TokenMask | None = None,
+        absent: Collection[int] = (),
     ) -> None:
         self.params = params
         self.seed = seed
         self._vocab_size = vocab_size
         self._tokens = tokens
-        self._edits = build_edits(params, len(prompt), tokens, eos_ids, mask)
+        self._edits = build_edits(params, len(prompt), tokens, eos_ids, mask, absent)
 
     @property
     def greedy(self) -> bool:
@@ -126,8 +128,8 @@ class RequestSampler:
         return self.seed if use is Use.TARGET else noise.fold(self.seed, len(self._tokens))
 
 
-def check_tokens(params: SamplingParams, vocab_size: int) -> None:
-    """Refuse token ids that the vocabulary does not have.
+def check_tokens(params: SamplingParams, vocab_size: int, absent: Collection[int] = ()) -> None:
+    """Refuse token ids that the vocabulary does not have, beyond its end or in a gap.
 
     Raises:
         InvalidRequest: `logit_bias`, `stop_token_ids` or `bad_words` names one.
@@ -141,6 +143,8 @@ def check_tokens(params: SamplingParams, vocab_size: int) -> None:
         for token in ids:
             if token >= vocab_size:
                 raise InvalidRequest(field, f"must hold token ids below {vocab_size}", token)
+            if token in absent:
+                raise InvalidRequest(field, "must hold ids that have a token", token)
 
 
 def _highest(scores: Tensor) -> int:

@@ -165,6 +165,11 @@ RULES: Mapping[str, Callable[[SpeculationOptions], Rule]] = {
 """Name -> factory. `auto` is no rule of its own: see `choose_rule`."""
 
 
+def is_exact(rule: str) -> bool:
+    """Whether outputs that this rule judges follow the target's distribution."""
+    return RULES[rule](SpeculationOptions()).exact
+
+
 def choose_rule(
     name: RuleName, params: SamplingParams, draft_has_probs: bool, options: SpeculationOptions | None = None
 ) -> Rule:

@@ -14,7 +14,7 @@ from gamaneh.server.events import Event, Job
 from gamaneh.server.said import message
 from gamaneh.server.schemas import ChatRequest, Message, ToolCall
 from gamaneh.server.token_places import TokenPlaces
-from gamaneh.server.tokens import SupportsTokens, finite, shown
+from gamaneh.server.tokens import SupportsTokens, cuts, finite, shown, token_bytes
 from gamaneh.server.writer import Delta
 
 
@@ -102,7 +102,7 @@ class _Choice:
     def __init__(self, index: int, job: Job, tokenizer: SupportsTokens, logprobs: bool, parts: Parts) -> None:
         self._index, self._tokenizer, self._wants_logprobs = index, tokenizer, logprobs
         self._parts, self._parser = parts, parts.parser()
-        self._places = TokenPlaces(tokenizer, job.prompt)
+        self._places = TokenPlaces()
         self._begun = False
 
     @property
@@ -121,7 +121,7 @@ class _Choice:
             said = [{"content": ""}] if told else [{}]
         deltas = [self._delta(each) for each in said]
         if told:
-            deltas[-1]["logprobs"] = self._logprobs(output.logprobs)
+            deltas[-1]["logprobs"] = self._logprobs(output)
         if output.finish_reason is not None:
             deltas.append(self._delta({}, self._finish_reason(output.finish_reason)))
         return deltas
@@ -141,16 +141,17 @@ class _Choice:
     def _delta(self, said: dict[str, Any], finish: str | None = None) -> Delta:
         return {"index": self._index, "delta": said, "logprobs": None, "finish_reason": finish}
 
-    def _logprobs(self, entries: Sequence[TokenLogprob]) -> dict[str, Any]:
-        return {"content": [self._entry(entry) for entry in entries], "refusal": None}
+    def _logprobs(self, output: StepOutput) -> dict[str, Any]:
+        entries = zip(output.logprobs, cuts(output), strict=True)
+        return {"content": [self._entry(entry, cut) for entry, cut in entries], "refusal": None}
 
-    def _entry(self, entry: TokenLogprob) -> dict[str, Any]:
-        top = [self._one(token, logprob) for token, logprob in entry.top]
-        return {**self._one(entry.token, entry.logprob), "top_logprobs": top}
+    def _entry(self, entry: TokenLogprob, cut: int) -> dict[str, Any]:
+        top = [self._one(token, logprob, cut * (token == entry.token)) for token, logprob in entry.top]
+        return {**self._one(entry.token, entry.logprob, cut), "top_logprobs": top}
 
-    def _one(self, token: int, logprob: float) -> dict[str, Any]:
-        data = self._tokenizer.token_bytes(token)
-        return {"token": shown(self._tokenizer, token), "logprob": finite(logprob), "bytes": list(data)}
+    def _one(self, token: int, logprob: float, cut: int) -> dict[str, Any]:
+        data = token_bytes(self._tokenizer, token, cut)
+        return {"token": shown(self._tokenizer, token, cut), "logprob": finite(logprob), "bytes": list(data)}
 
 
 def _of_first_call(delta: Mapping[str, Any]) -> bool:

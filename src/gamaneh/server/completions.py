@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from gamaneh.core import StepOutput, TokenLogprob
+from gamaneh.engine.detokenizer import Detokenizer
 from gamaneh.server.events import Event, Job
 from gamaneh.server.schemas import CompletionRequest
-from gamaneh.server.tokens import SupportsTokens, finite, shown
+from gamaneh.server.tokens import SupportsTokens, cuts, finite, shown
 from gamaneh.server.writer import Delta
 
 
@@ -52,6 +54,16 @@ class CompletionFormat:
         }
 
 
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    """A token in `logprobs`: where its text begins in the choice's, and how much of it a stop text cuts off."""
+
+    token: int
+    logprob: TokenLogprob | None
+    offset: int
+    cut: int = 0
+
+
 class _Choice:
     """One answer: what stands before it, and where its tokens begin."""
 
@@ -59,37 +71,49 @@ class _Choice:
         self._job, self._tokenizer = job, tokenizer
         self._top = request.logprobs
         self._echo = bool(request.echo)
-        self._offset = 0
+        self._length = 0
 
     def add(self, output: StepOutput) -> tuple[str, dict[str, Any] | None]:
         """Text of one step, and its log-probabilities if they are wanted and there are any."""
         echo, self._echo = self._echo, False
         text = self._prompt_text() if echo else ""
-        entries = self._prompt_entries(output) if echo else []
-        entries += [(entry.token, entry) for entry in output.logprobs]
-        return text + output.text, self._logprobs(entries) if self._top is not None and entries else None
+        entries = self._prompt_entries(text, output) if echo and self._top is not None else []
+        offset = self._length + len(text)
+        for piece, entry, cut in zip(output.texts, output.logprobs, cuts(output), strict=False):
+            entries.append(_Entry(entry.token, entry, offset, cut))
+            offset += len(piece)
+        text += output.text
+        self._length += len(text)
+        return text, self._logprobs(entries) if self._top is not None and entries else None
 
     def _prompt_text(self) -> str:
-        return self._tokenizer.decode(self._job.prompt) if self._job.text is None else self._job.text
+        """The text that was sent; of a prompt of ids all tokens, special ones too."""
+        return (
+            self._tokenizer.decode(self._job.prompt, skip_special=False) if self._job.text is None else self._job.text
+        )
 
-    def _prompt_entries(self, output: StepOutput) -> list[tuple[int, TokenLogprob | None]]:
-        return list(zip(self._job.prompt, output.prompt_logprobs or (), strict=False))
+    def _prompt_entries(self, text: str, output: StepOutput) -> list[_Entry]:
+        """Tokens of the prompt; one that the text does not have, such as a begin token, takes no room in it."""
+        entries, offset = [], 0
+        places = Detokenizer(self._tokenizer, skip_special=False)
+        for token, entry in zip(self._job.prompt, output.prompt_logprobs or (), strict=False):
+            entries.append(_Entry(token, entry, offset))
+            for piece in places.feed([token]).texts:
+                offset += len(piece) if text.startswith(piece, offset) else 0
+        return entries
 
-    def _logprobs(self, entries: Sequence[tuple[int, TokenLogprob | None]]) -> dict[str, Any]:
-        texts = [shown(self._tokenizer, token) for token, _ in entries]
+    def _logprobs(self, entries: Sequence[_Entry]) -> dict[str, Any]:
+        known = [entry.logprob for entry in entries]
         return {
-            "tokens": texts,
-            "token_logprobs": [None if entry is None else finite(entry.logprob) for _, entry in entries],
-            "top_logprobs": [None if entry is None else self._most_likely(entry) for _, entry in entries],
-            "text_offset": [self._advance(text) for text in texts],
+            "tokens": [shown(self._tokenizer, entry.token, entry.cut) for entry in entries],
+            "token_logprobs": [None if each is None else finite(each.logprob) for each in known],
+            "top_logprobs": [
+                None if each.logprob is None else self._most_likely(each.logprob, each.cut) for each in entries
+            ],
+            "text_offset": [entry.offset for entry in entries],
         }
 
-    def _most_likely(self, entry: TokenLogprob) -> dict[str, float]:
+    def _most_likely(self, entry: TokenLogprob, cut: int) -> dict[str, float]:
         """The most likely tokens, and the one that was chosen."""
-        top = {shown(self._tokenizer, token): finite(logprob) for token, logprob in entry.top}
-        return top | {shown(self._tokenizer, entry.token): finite(entry.logprob)}
-
-    def _advance(self, text: str) -> int:
-        offset = self._offset
-        self._offset += len(text)
-        return offset
+        top = {shown(self._tokenizer, token): finite(logprob) for token, logprob in entry.top if token != entry.token}
+        return top | {shown(self._tokenizer, entry.token, cut): finite(entry.logprob)}

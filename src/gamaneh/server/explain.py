@@ -7,14 +7,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from gamaneh.core import Origin, StepOutput
+from gamaneh.core import Origin
 from gamaneh.engine.async_engine import RequestStream
-from gamaneh.engine.detokenizer import Detokenizer
 from gamaneh.engine.request_stats import RequestStats, accepted_histogram
 from gamaneh.metrics.collector import SpeculationStats, Why
-from gamaneh.options import SpeculationOptions
-from gamaneh.sampling.rules import RULES
-from gamaneh.server.events import Event, Job
+from gamaneh.sampling.rules import is_exact
+from gamaneh.server.events import Event
 from gamaneh.server.tokens import SupportsTokens, finite, shown
 from gamaneh.server.usage import by_origin, total
 
@@ -26,18 +24,29 @@ def speculation_metrics(streams: Sequence[RequestStream], origins: Counter[Origi
     """
     stats = [stream.stats for stream in streams]
     rounds = [each for one in stats for each in one.by_proposer.values()]
-    rules = sorted({rule for one in stats for rule in one.rules})
+    rules = rules_of(streams)
     return {
         **_counts(rounds),
         "accepted_histogram": accepted_histogram(rounds),
         "tokens_by_origin": by_origin(origins),
         "proposers": _by_proposer(stats),
         "rules": rules,
-        "exact": all(RULES[rule](SpeculationOptions()).exact for rule in rules),
+        "exact": all(map(is_exact, rules)),
         "seconds": _seconds(streams, rounds),
         "estimated_speedup": _speedup(stats),
         "reasons": _reasons(rounds),
     }
+
+
+def rules_of(streams: Sequence[RequestStream]) -> list[str]:
+    """The rules that judged."""
+    return sorted({rule for stream in streams for rule in stream.stats.rules})
+
+
+def approximation(streams: Sequence[RequestStream]) -> dict[str, Any]:
+    """What is told of every answer that a rule made approximate, whether it was asked or not; nothing of others."""
+    rules = [rule for rule in rules_of(streams) if not is_exact(rule)]
+    return {"exact": False, "rules": rules} if rules else {}
 
 
 def _counts(rounds: Sequence[SpeculationStats]) -> dict[str, Any]:
@@ -84,34 +93,25 @@ def _reasons(rounds: Iterable[SpeculationStats]) -> list[dict[str, Any]]:
 
 
 class TokenDetails:
-    """The object `gamaneh.tokens`: each emitted token of one answer, with what was refused in its place.
+    """The object `gamaneh.tokens`: each token of one answer, with what was refused in its place.
 
-    The texts of all tokens joined are the text of the output, up to where a stop text ends it: a token
-    that is a part of a character is empty, and the one that completes it holds all of it.
+    The texts of all tokens joined are the text of the output: a token that is a part of a character is
+    empty, and the one that completes it holds all of it.
     """
 
-    def __init__(self, job: Job, tokenizer: SupportsTokens) -> None:
+    def __init__(self, tokenizer: SupportsTokens) -> None:
         self._tokenizer = tokenizer
-        self._detokenizer = Detokenizer(tokenizer, (), job.prompt)
 
     def entries(self, event: Event) -> list[dict[str, Any]]:
         """Of one event's tokens."""
         output = event.output
-        texts = [self._detokenizer.feed([token]).text for token in output.tokens]
-        if texts and output.finish_reason is not None:
-            texts[-1] += self._detokenizer.flush()
-        refused = [*[()] * (len(texts) - 1), self._refused(output)]
-        return (
-            [
-                {"text": text, "origin": origin.value, "logprob": finite(entry.logprob), "refused": list(others)}
-                for text, origin, entry, others in zip(texts, output.origins, output.logprobs, refused, strict=True)
-            ]
-            if texts
-            else []
-        )
-
-    def _refused(self, output: StepOutput) -> Sequence[str]:
-        """Candidates go with the token that came in their place, which an end or a stop text may have cut off."""
-        if output.origins and output.origins[-1] in (Origin.CORRECTION, Origin.BONUS):
-            return [shown(self._tokenizer, token) for token in output.refused]
-        return ()
+        told = zip(output.texts, output.origins, output.logprobs, output.refused, strict=True)
+        return [
+            {
+                "text": text,
+                "origin": origin.value,
+                "logprob": finite(entry.logprob),
+                "refused": [shown(self._tokenizer, candidate) for candidate in refused],
+            }
+            for text, origin, entry, refused in told
+        ]

@@ -24,18 +24,17 @@ class PredictionCount:
         self.rejected = 0
 
     def add(self, output: StepOutput) -> None:
-        """Count one step."""
+        """Count the tokens that one step tells."""
         if not self._known:
             return
-        before = self._tail
-        for token, origin in zip(output.tokens, output.origins, strict=True):
+        for token, origin, refused in zip(output.tokens, output.origins, output.refused, strict=True):
             if origin is Origin.ACCEPTED:
-                self.accepted += self._predicted(before, token)
-                before = self._after(before, token)
-        for token in output.refused:
-            self.rejected += self._predicted(before, token)
-            before = self._after(before, token)
-        self._tail = (*self._tail, *output.tokens)[-(MATCH - 1) :]
+                self.accepted += self._predicted(self._tail, token)
+            before = self._tail
+            for candidate in refused:
+                self.rejected += self._predicted(before, candidate)
+                before = self._after(before, candidate)
+            self._tail = self._after(self._tail, token)
 
     def _predicted(self, before: tuple[int, ...], token: int) -> bool:
         return (*before, token) in self._known
@@ -63,8 +62,8 @@ class Tally:
 
     def add(self, event: Event) -> None:
         """Count one event."""
-        self.output_tokens += len(event.output.tokens)
-        self.origins.update(event.output.origins)
+        self.output_tokens += len(event.output.emitted)
+        self.origins.update(event.output.emitted)
         self._predictions[event.choice].add(event.output)
         if self._keep_text:
             self.texts[event.choice] += event.output.text

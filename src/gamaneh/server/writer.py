@@ -8,7 +8,7 @@ from contextlib import aclosing
 from typing import Any, Protocol
 
 from gamaneh.server.events import Answers, Event
-from gamaneh.server.explain import TokenDetails, speculation_metrics
+from gamaneh.server.explain import TokenDetails, approximation, speculation_metrics
 from gamaneh.server.schemas import SpeculationFields
 from gamaneh.server.tokens import SupportsTokens
 from gamaneh.server.usage import Tally
@@ -67,7 +67,7 @@ class Writer:
         self.answers, self.style, self.wants = answers, style, wants
         self.tally = Tally(answers, per_prompt, keep_text=keep_text)
         self._head = {"id": name, "created": int(time.time()), "model": model}
-        self._details = [TokenDetails(job, tokenizer) for job in answers.jobs] if wants.tokens else []
+        self._details = [TokenDetails(tokenizer) for _ in answers.jobs] if wants.tokens else []
 
     async def chunks(self, *, usage: bool) -> AsyncGenerator[dict[str, Any]]:
         """Each event as chunks; with `usage`, one more chunk at the end that has no choices.
@@ -120,9 +120,10 @@ class Writer:
         return {"id": self._head["id"], "object": self.style.chunk_kind, **self._head, "choices": choices, **more}
 
     def _metrics(self) -> dict[str, Any]:
-        if not self.wants.metrics:
-            return {}
-        return {"speculation": speculation_metrics(self.answers.streams, self.tally.origins)}
+        about = approximation(self.answers.streams)
+        if self.wants.metrics:
+            about["speculation"] = speculation_metrics(self.answers.streams, self.tally.origins)
+        return about
 
     def _gamaneh(self, about: dict[str, Any]) -> dict[str, Any]:
         return {"gamaneh": about} if about else {}

@@ -19,6 +19,7 @@ class ByteTokenizer:
     eos_ids: tuple[int, ...] = (EOS_ID,)
     reasons = False
     special_ids: frozenset[int] = frozenset(range(256, BYTE_VOCAB))
+    absent_ids: frozenset[int] = frozenset()
 
     def encode(self, text: str, special: bool = True) -> list[int]:
         """UTF-8 bytes; `special` changes nothing, as no token is added."""
@@ -53,6 +54,7 @@ class PieceTokenizer:
     """
 
     reasons = False
+    absent_ids: frozenset[int] = frozenset()
 
     def __init__(
         self,

@@ -25,7 +25,9 @@ export class Lane {
     this.output.setAttribute("role", "group");
     this.view = new TokenView(this.output, popover);
     this.why = make("details", { hidden: true });
-    this.element = make("div", { className: "lane" }, heading(title), this.output, this.#figures(), this.why);
+    this.approximate = make("p", { className: "approximate", hidden: true });
+    const parts = [heading(title), this.output, this.approximate, this.#figures(), this.why];
+    this.element = make("div", { className: "lane" }, ...parts);
     this.show();
   }
 
@@ -51,7 +53,11 @@ export class Lane {
 
   show() {
     for (const [name, figure] of Object.entries(FIGURES)) this.values[name].textContent = figure(this.answer);
-    if (this.answer.told) this.#explain(this.answer.told);
+    const told = this.answer.told;
+    this.approximate.hidden = told?.exact !== false;
+    if (!told) return;
+    this.approximate.textContent = say("approximate", { rules: told.rules.join(", ") });
+    this.#explain(told);
   }
 
   #explain(speculation) {
