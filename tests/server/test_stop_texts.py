@@ -101,6 +101,13 @@ def test_what_only_began_as_one_is_told_in_the_end(start) -> None:
     assert answer["choices"][0]["logprobs"]["tokens"] == [" are", " E", " of"]
 
 
+def test_parts_of_a_character_wait_for_what_their_character_may_become(start) -> None:
+    running = pieces_server(start, 1, 5, 6, 8, k=1)
+    answer = running.complete("roses", stop="éND", logprobs=0, **FIELDS)
+    assert answer["choices"][0]["text"] == " are"
+    assert answer["choices"][0]["logprobs"]["tokens"] == [" are"]
+
+
 class TestTextOffsets:
     def test_they_point_into_the_text_behind_parts_of_characters(self, start) -> None:
         choice = pieces_server(start, 1, 5, 6, 9).complete("roses", logprobs=0, **FIELDS)["choices"][0]

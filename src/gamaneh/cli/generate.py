@@ -134,8 +134,8 @@ class Meter:
             self._last = time.perf_counter()
             if self.tokens == 0:
                 self._first = self._last
-            self.tokens += len(step.tokens)
-            self.rounds += bool(step.tokens)
+            self.tokens += len(step.emitted)
+            self.rounds += bool(step.emitted)
             if step.error is not None:
                 raise GamanehError(step.error)
             yield step

@@ -111,12 +111,14 @@ class Detokenizer:
         return text
 
     def _released(self) -> list[str]:
-        """Take the tokens whose whole text is certain."""
-        texts: list[str] = []
-        while len(self._held) > self._unfinished and len(self._held[0]) <= self._certain:
-            texts.append(self._held.popleft())
-            self._certain -= len(texts[-1])
-        return texts
+        """Take the tokens whose whole text is certain. Parts of a character go with the one that completes it."""
+        count = 0
+        for at, text in enumerate(self._held, start=1):
+            if at > len(self._held) - self._unfinished or len(text) > self._certain:
+                break
+            if text or at == len(self._held):
+                count, self._certain = at, self._certain - len(text)
+        return [self._held.popleft() for _ in range(count)]
 
     def _before_stop(self) -> tuple[list[str], int]:
         """Take the tokens that begin before the stop text, the last one cut by so many bytes."""
