@@ -1,0 +1,440 @@
+"""A decoder over weights in their stored formats: the tables and buffers that `step.run` works on."""
+
+from __future__ import annotations
+
+import mmap
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from gamaneh.backends.compiled import processor, step
+from gamaneh.backends.compiled.assemble import Assembler, Function
+from gamaneh.backends.compiled.jit import code_folder
+from gamaneh.backends.compiled.kernels import Kind, product
+from gamaneh.backends.compiled.layout import Laid, aligned, lay_out
+from gamaneh.backends.compiled.pages import Pages
+from gamaneh.backends.compiled.step import LayerField, PartField, Plan, RowField
+from gamaneh.backends.compiled.vectors import BLOCK, functions
+from gamaneh.backends.compiled.workers import Workers, usable_cores
+from gamaneh.models.config import DecoderConfig
+from gamaneh.models.formats.stored import Floats, StoredTensor
+from gamaneh.models.rope import rope_tables
+
+Matrix = tuple[StoredTensor, ...]
+"""Tensors whose rows are stacked."""
+
+Weights = Mapping[str, "Matrix | Floats"]
+"""Matrices, norms and biases by the names that `DecoderConfig` documents."""
+
+MAX_HEAD_DIM = 512
+_SPARE_ROWS = 4  # kernels of four rows may read, not write, beyond the last one
+
+
+@dataclass(slots=True)
+class Span:
+    """Rows of one sequence in one step.
+
+    Args:
+        tokens: what is fed: pending tokens, then the draft's.
+        start: positions that are in the cache.
+        parents: of the draft's nodes; -1 is the last pending token.
+        blocks: the sequence's blocks of 16 positions; node i lies at position `start` + pending + i.
+        logit_rows: how many of the last rows need scores.
+    """
+
+    tokens: Sequence[int]
+    start: int
+    blocks: Sequence[int]
+    parents: Sequence[int] = ()
+    logit_rows: int = 1
+
+    @property
+    def num_pending(self) -> int:
+        return len(self.tokens) - len(self.parents)
+
+
+@dataclass(slots=True, eq=False)
+class StepOutcome:
+    """Scores `[logit rows, vocab]` and tapped layers `[rows, taps, hidden]`, both float32."""
+
+    logits: Tensor
+    hidden: Tensor | None
+
+
+class CompiledDecoder:
+    """Runs steps of one model.
+
+    Args:
+        instructions: an instruction set to keep to, or `auto`.
+        threads: None takes the cores that the process may use.
+        progress: called with the number of matrices laid out and their total.
+
+    Raises:
+        InvalidOption: the processor does not have the instructions.
+        CorruptModel: weights are not finite.
+    """
+
+    def __init__(
+        self,
+        config: DecoderConfig,
+        weights: Weights,
+        *,
+        instructions: str = "auto",
+        threads: int | None = None,
+        progress: Callable[[int, int], None] | None = None,
+    ) -> None:
+        self.config = config
+        self.target = processor.host(instructions)
+        self.workers = Workers(threads or usable_cores())
+        self._assembler = Assembler(self.target, code_folder())
+        self._small = self._assembler.addresses(functions(self.target))
+        self._products: dict[Kind, dict[int, int]] = {}
+        self._keep: list[npt.NDArray[np.generic]] = []
+        self._parts: list[list[int]] = []
+        self._laid: dict[int, Laid] = {}
+        step.run.build()
+        embedding = weights["embedding"]
+        assert isinstance(embedding, tuple)
+        self.embedding = embedding[0]
+        with ThreadPoolExecutor(self.workers.threads) as pool:
+            self._lay_out(weights, pool, progress)
+        self.parts = np.array(self._parts, dtype=np.int64)
+        self._rope_capacity = 0
+        self._buffers = _Buffers(0, 0)
+        self._counters = aligned((9 * config.num_layers + 2, step.STAGE_BYTES // 8), np.int64)
+
+    def nbytes(self) -> int:
+        """Return the bytes of the weights in memory; an embedding that lies in the file's pages is left out."""
+        return sum(laid.nbytes for laid in self._laid.values())
+
+    def step(
+        self, spans: Sequence[Span], pages: Pages, *, taps: Sequence[int] = (), num_layers: int | None = None
+    ) -> StepOutcome:
+        """Run one step.
+
+        Args:
+            taps: layers whose outputs are returned; 0 is the embedding.
+            num_layers: leave after this many layers; None runs all.
+        """
+        layout = _RowLayout(spans)
+        depth = self.config.num_layers if num_layers is None else num_layers
+        count, config = layout.num_rows, self.config
+        self.workers.settle()
+        self._grow(count, layout.reach)
+        buffers = self._buffers
+        buffers.x[:count, : config.hidden_size] = self.embed(layout.tokens)
+        logits = torch.empty(layout.num_logits, config.vocab_size)
+        hidden = torch.empty(count, len(taps), config.hidden_size) if taps else None
+        places = np.full(config.num_layers + 1, -1, dtype=np.int64)
+        for place, layer in enumerate(taps):
+            places[layer] = place
+        plan = self._plan(layout, buffers, depth)
+        plan[Plan.LOGITS_AT], plan[Plan.LOGITS_STRIDE] = logits.data_ptr(), 4 * config.vocab_size
+        plan[Plan.TAPS_AT], plan[Plan.NUM_TAPS] = 0 if hidden is None else hidden.data_ptr(), len(taps)
+        self._counters[:] = 0
+        self.workers.run(
+            step.run.build(),
+            plan,
+            self._layer_table(pages),
+            self.parts,
+            layout.rows,
+            layout.units,
+            layout.ancestors,
+            places,
+            np.float32(config.norm_eps),
+            np.float32(config.scale),
+        )
+        return StepOutcome(logits, hidden)
+
+    def embed(self, tokens: npt.ArrayLike) -> Floats:
+        """Return rows of the embedding, scaled as the family does, `[num_tokens, hidden]`."""
+        rows = self.embedding.take(np.asarray(tokens, dtype=np.intp)).expand()[:, : self.config.hidden_size]
+        if self.config.embedding_scale != 1.0:
+            rows = rows * np.float32(self.config.embedding_scale)
+        return rows
+
+    def close(self) -> None:
+        self.workers.settle()
+        self.workers.close()
+
+    # -- tables ---------------------------------------------------------------------------------
+
+    def _lay_out(self, weights: Weights, pool: ThreadPoolExecutor, progress: Callable[[int, int], None] | None) -> None:
+        config = self.config
+        total, done = 4 * config.num_layers + 1, 0
+        self.layers = np.zeros((config.num_layers, LayerField.SIZE), dtype=np.int64)
+        for index, spec in enumerate(config.layers):
+            prefix, fields = f"layers.{index}.", self.layers[index]
+            for name, field in _NORMS.items():
+                fields[field] = self._vector(weights.get(prefix + name))
+            for name, first, parts, bias, needs in _MATRICES:
+                matrix = weights[prefix + name + ".weight"]
+                assert isinstance(matrix, tuple)
+                if name == "gate_up":
+                    matrix = _halves(matrix, config.intermediate_size)
+                fields[first], count, fields[needs] = self._matrix(matrix, pool)
+                if parts is not None:
+                    fields[parts] = count
+                fields[bias] = self._vector(weights.get(prefix + name + ".bias"))
+                done += 1
+                if progress is not None:
+                    progress(done, total)
+            fields[LayerField.WINDOW] = spec.window or 0
+        head = weights["embedding" if config.tied_embedding else "head"]
+        assert isinstance(head, tuple)
+        self._head = self._matrix(head, pool)
+        self._final_norm = self._vector(weights["norm"])
+        if progress is not None:
+            progress(total, total)
+
+    def _vector(self, values: Matrix | Floats | None) -> int:
+        """Keep a norm or a bias, with zeros behind it; returns its address, 0 for none."""
+        if values is None:
+            return 0
+        assert isinstance(values, np.ndarray)
+        kept = aligned((_whole(values.size),), np.float32)
+        kept[: values.size] = values
+        self._keep.append(kept)
+        return kept.ctypes.data
+
+    def _matrix(self, tensors: Matrix, pool: ThreadPoolExecutor) -> tuple[int, int, int]:
+        """Lay tensors out; returns the first entry in the table of parts, their number, and what they read."""
+        first, output, needs = len(self._parts), 0, 0
+        for tensor in tensors:
+            laid = lay_out(tensor, pool)
+            _drop_pages(tensor)
+            entry = [0] * PartField.SIZE
+            kernels = self._kernels(laid.kind)
+            entry[PartField.KERNEL_4_AT] = kernels.get(4, 0)
+            entry[PartField.KERNEL_2_AT] = kernels[2]
+            entry[PartField.KERNEL_1_AT] = kernels[1]
+            entry[PartField.TILES_AT] = laid.tiles.ctypes.data
+            entry[PartField.TILE_BYTES] = laid.tiles.shape[1]
+            entry[PartField.PAIRS] = laid.tiles.shape[0] // 2
+            entry[PartField.RECORDS] = laid.records
+            entry[PartField.OUTPUTS], entry[PartField.FIRST_OUTPUT] = laid.shape[0], output
+            entry[PartField.FLOATS] = int(bool(laid.kind.floats))
+            output += laid.shape[0]
+            needs |= step.FLOATS if laid.kind.floats else step.RECORDS
+            self._laid[len(self._parts)] = laid
+            self._parts.append(entry)
+        return first, len(self._parts) - first, needs
+
+    def _kernels(self, kind: Kind) -> dict[int, int]:
+        if kind not in self._products:
+            wanted: dict[int, Function] = {rows: product(kind, rows, self.target) for rows in self.target.rows}
+            found = self._assembler.addresses(list(wanted.values()))
+            self._products[kind] = {rows: found[function.name] for rows, function in wanted.items()}
+        return self._products[kind]
+
+    def _layer_table(self, pages: Pages) -> npt.NDArray[np.int64]:
+        keys, values = pages.keys, pages.values
+        at = np.arange(self.config.num_layers, dtype=np.int64)
+        self.layers[:, LayerField.KEYS_AT] = keys.ctypes.data + at * keys.strides[0]
+        self.layers[:, LayerField.VALUES_AT] = values.ctypes.data + at * values.strides[0]
+        return self.layers
+
+    # -- one step -------------------------------------------------------------------------------
+
+    def _grow(self, rows: int, reach: int) -> None:
+        """Make buffers and rotations large enough for so many rows, and for positions below `reach`."""
+        if rows > self._buffers.rows or reach > self._buffers.reach:
+            self._buffers = _Buffers(max(rows, 2 * self._buffers.rows if rows <= 64 else rows), max(reach, 1024))
+            self._buffers.allocate(self.config, self.workers.threads, self._floats_needed())
+        if reach > self._rope_capacity:
+            self._rotations(min(max(2 * reach, 4096), max(self.config.max_context, reach)))
+
+    def _floats_needed(self) -> bool:
+        return bool((self.layers[:, LayerField.DOWN_NEEDS] & step.FLOATS).any())
+
+    def _rotations(self, positions: int) -> None:
+        config, half = self.config, self.config.head_dim // 2
+        self._ropes = []
+        for spec in config.ropes:
+            tables = []
+            for table in rope_tables(spec, config.head_dim, positions):
+                kept = aligned((positions, half), np.float32)
+                kept[:] = table[:, :half].numpy()
+                tables.append(kept)
+            self._ropes.append(tables)
+        for index, layer in enumerate(config.layers):
+            if layer.rope is not None:
+                cos, sin = self._ropes[layer.rope]
+                self.layers[index, LayerField.COS_AT] = cos.ctypes.data
+                self.layers[index, LayerField.SIN_AT] = sin.ctypes.data
+        self._rope_capacity = positions
+
+    def _plan(self, layout: _RowLayout, buffers: _Buffers, depth: int) -> npt.NDArray[np.int64]:
+        config = self.config
+        plan = buffers.plan.copy()
+        plan[Plan.COUNTERS_AT], plan[Plan.THREADS] = self._counters.ctypes.data, self.workers.threads
+        plan[Plan.ROWS], plan[Plan.LOGIT_ROWS], plan[Plan.NUM_LAYERS] = layout.num_rows, layout.num_logits, depth
+        plan[Plan.HIDDEN], plan[Plan.HEADS], plan[Plan.KV_HEADS] = (
+            config.hidden_size,
+            config.num_heads,
+            config.num_kv_heads,
+        )
+        plan[Plan.HEAD_DIM], plan[Plan.VALUE_DIM] = config.head_dim, -(-config.head_dim // BLOCK) * BLOCK
+        plan[Plan.FINAL_NORM_AT] = self._final_norm
+        plan[Plan.HEAD_FIRST], plan[Plan.HEAD_PARTS], plan[Plan.HEAD_NEEDS] = self._head
+        plan[Plan.GATE_AT] = self._small[f"gate_{config.activation}"]
+        for field, name in _KERNELS.items():
+            plan[field] = self._small[name]
+        plan[Plan.UNITS] = len(layout.units)
+        plan[Plan.TABLES_AT], plan[Plan.TABLE_STRIDE] = layout.tables.ctypes.data, layout.tables.strides[0]
+        return plan
+
+
+class _RowLayout:
+    """The arrays that tell the compiled step what each row is."""
+
+    def __init__(self, spans: Sequence[Span]) -> None:
+        counts = [len(span.tokens) for span in spans]
+        self.num_rows = sum(counts)
+        self.num_logits = sum(span.logit_rows for span in spans)
+        self.rows = np.zeros((self.num_rows, RowField.SIZE), dtype=np.int64)
+        self.tokens = np.fromiter((token for span in spans for token in span.tokens), np.intp, self.num_rows)
+        self.tables = np.zeros((len(spans), max(len(span.blocks) for span in spans)), dtype=np.int32)
+        self.reach = max(span.start + count for span, count in zip(spans, counts, strict=True)) + 1
+        ancestors: list[int] = []
+        units: list[tuple[int, int]] = []
+        first = logit = 0
+        for number, (span, count) in enumerate(zip(spans, counts, strict=True)):
+            part = self.rows[first : first + count]
+            table = self.tables[number]
+            table[: len(span.blocks)] = span.blocks
+            places = np.arange(span.start, span.start + count)
+            part[:, RowField.POSITION] = places
+            part[:, RowField.BLOCK], part[:, RowField.LANE] = table[places // BLOCK], places % BLOCK
+            part[:, RowField.SEQUENCE] = number
+            part[:, RowField.PREFIX] = places + 1
+            part[:, RowField.LOGIT] = -1
+            if span.logit_rows:
+                part[count - span.logit_rows :, RowField.LOGIT] = np.arange(logit, logit + span.logit_rows)
+            logit += span.logit_rows
+            _tree_rows(span, part, ancestors)
+            units += [
+                (at, min(step.UNIT_ROWS, first + count - at)) for at in range(first, first + count, step.UNIT_ROWS)
+            ]
+            first += count
+        self.ancestors = np.array([*ancestors, 0], dtype=np.int32)
+        self.units = np.array(units, dtype=np.int64).reshape(-1, 2)
+
+
+def _tree_rows(span: Span, part: npt.NDArray[np.int64], ancestors: list[int]) -> None:
+    """Nodes of a draft that branches see what was pending, and by a list their own path."""
+    if all(parent == node - 1 for node, parent in enumerate(span.parents)):
+        return
+    pending, base = span.num_pending, span.start + span.num_pending
+    paths: list[list[int]] = []
+    for node, parent in enumerate(span.parents):
+        path = [*(paths[parent] if parent >= 0 else ()), base + node]
+        paths.append(path)
+        row = part[pending + node]
+        row[RowField.POSITION], row[RowField.PREFIX] = base + len(path) - 1, base
+        row[RowField.FIRST_ANCESTOR], row[RowField.ANCESTORS] = len(ancestors), len(path)
+        ancestors += path
+
+
+class _Buffers:
+    """What a step of up to `rows` rows, over positions below `reach`, writes in between."""
+
+    def __init__(self, rows: int, reach: int) -> None:
+        self.rows, self.reach = rows, reach
+        self.plan = np.zeros(Plan.SIZE, dtype=np.int64)
+        self.x: npt.NDArray[np.generic] = np.zeros((0, 0), np.float32)
+        self._kept: list[npt.NDArray[np.generic]] = []
+
+    def allocate(self, config: DecoderConfig, threads: int, acted_floats: bool) -> None:
+        plan, rows = self.plan, self.rows + _SPARE_ROWS
+        hidden, mixed = _whole(config.hidden_size), _whole(config.num_heads * config.head_dim)
+        acted, qkv = _whole(config.intermediate_size), _whole(config.qkv_size)
+        self.x = self._new((rows, hidden), np.float32)
+        plan[Plan.X_AT], plan[Plan.X_STRIDE] = self.x.ctypes.data, hidden * 4
+        for field, size in ((Plan.NORMED_AT, hidden), (Plan.BRANCH_AT, hidden)):
+            plan[field] = self._new((rows, size), np.float32).ctypes.data
+        plan[Plan.NORMED_RECORDS_AT] = self._new((rows, hidden * 2), np.uint8).ctypes.data
+        plan[Plan.RECORD_STRIDE] = hidden * 2
+        plan[Plan.QKV_AT], plan[Plan.QKV_STRIDE] = self._new((rows, qkv), np.float32).ctypes.data, qkv * 4
+        plan[Plan.QUERY_AT] = self._new((rows, mixed), np.float32).ctypes.data
+        plan[Plan.MIXED_AT], plan[Plan.MIXED_STRIDE] = self._new((rows, mixed), np.float32).ctypes.data, mixed * 4
+        plan[Plan.MIXED_RECORDS_AT] = self._new((rows, mixed * 2), np.uint8).ctypes.data
+        plan[Plan.MIXED_RECORD_STRIDE] = mixed * 2
+        if acted_floats:
+            plan[Plan.ACTED_AT] = self._new((rows, acted), np.float32).ctypes.data
+        plan[Plan.ACTED_STRIDE] = acted * 4
+        plan[Plan.ACTED_RECORDS_AT] = self._new((rows, acted * 2), np.uint8).ctypes.data
+        plan[Plan.ACTED_RECORD_STRIDE] = acted * 2
+        stride = _whole(self.reach + 64) * 4
+        size = step.SCRATCH_SCORES + 8 * stride
+        plan[Plan.SCRATCH_AT] = self._new((threads, size), np.uint8).ctypes.data
+        plan[Plan.SCRATCH_BYTES], plan[Plan.SCORES_STRIDE] = size, stride
+
+    def _new(self, shape: tuple[int, ...], dtype: npt.DTypeLike) -> npt.NDArray[np.generic]:
+        made = aligned(shape, dtype)
+        self._kept.append(made)
+        return made
+
+
+def _whole(size: int) -> int:
+    """The next multiple of 256: whole records of every layout."""
+    return -(-size // 256) * 256
+
+
+def _halves(matrix: Matrix, rows: int) -> Matrix:
+    """Gate and up apart."""
+    return (matrix[0].rows(0, rows), matrix[0].rows(rows, 2 * rows)) if len(matrix) == 1 else matrix
+
+
+def _drop_pages(tensor: StoredTensor) -> None:
+    """Give back the pages of a mapped file that were read."""
+    base: object = tensor.raw
+    while isinstance(base, np.ndarray):
+        base = base.base
+    if not isinstance(base, mmap.mmap) or not hasattr(mmap, "MADV_DONTNEED"):
+        return
+    origin = np.frombuffer(base, np.uint8).ctypes.data
+    first = tensor.raw.ctypes.data - origin
+    start = -(-first // mmap.PAGESIZE) * mmap.PAGESIZE
+    length = (first + tensor.raw.nbytes) // mmap.PAGESIZE * mmap.PAGESIZE - start
+    if length > 0:
+        base.madvise(mmap.MADV_DONTNEED, start, length)
+
+
+_NORMS = {
+    "attn_norm": LayerField.ATTN_NORM_AT,
+    "mlp_norm": LayerField.MLP_NORM_AT,
+    "post_attn_norm": LayerField.POST_ATTN_NORM_AT,
+    "post_mlp_norm": LayerField.POST_MLP_NORM_AT,
+    "q_norm": LayerField.Q_NORM_AT,
+    "k_norm": LayerField.K_NORM_AT,
+}
+
+_L = LayerField
+_MATRICES = (
+    ("qkv", _L.QKV_FIRST, _L.QKV_PARTS, _L.QKV_BIAS_AT, _L.QKV_NEEDS),
+    ("out", _L.OUT_FIRST, _L.OUT_PARTS, _L.OUT_BIAS_AT, _L.OUT_NEEDS),
+    ("gate_up", _L.GATE_FIRST, None, _L.GATE_BIAS_AT, _L.GATE_NEEDS),
+    ("down", _L.DOWN_FIRST, _L.DOWN_PARTS, _L.DOWN_BIAS_AT, _L.DOWN_NEEDS),
+)
+
+_KERNELS = {
+    Plan.QUANTISE_AT: "quantise",
+    Plan.NORM_AT: "norm",
+    Plan.SOFTMAX_AT: "softmax",
+    Plan.SCORES_8_AT: "scores_8",
+    Plan.SCORES_4_AT: "scores_4",
+    Plan.SCORES_2_AT: "scores_2",
+    Plan.SCORES_1_AT: "scores_1",
+    Plan.MIX_4_AT: "mix_4_64",
+    Plan.MIX_4_NARROW_AT: "mix_4_16",
+    Plan.MIX_2_AT: "mix_2_64",
+    Plan.MIX_2_NARROW_AT: "mix_2_16",
+    Plan.MIX_1_AT: "mix_1_64",
+    Plan.MIX_1_NARROW_AT: "mix_1_16",
+}
