@@ -193,7 +193,7 @@ def run(
         failures=(),
         slo=Slo(ttft=1.0, tpot=0.1),
         price=Price(0.35, "USD", "2026-11-01"),
-        formulas={"TPOT": "(E2E - TTFT) / (tokens - 1)", "speed-up": "plain TPOT / speculative TPOT"},
+        formulas={"tpot": "(E2E - TTFT) / (tokens - 1)", "speedup": "plain TPOT / speculative TPOT"},
         complete=True,
     )
 

@@ -25,10 +25,9 @@ def report_runs(
     Intervals, distributions, survival, load and time side by side, with the warnings of each run and where its
     figures come from.
     """
-    from gamaneh.bench.report.language import Language
-    from gamaneh.bench.report.page import write_page
+    from gamaneh.bench.report.render import check_language, write_page
     from gamaneh.bench.result import read_run
 
-    told = Language(language)
-    write_page([read_run(file) for file in files], html, told, title)
+    check_language(language)  # before files are read
+    write_page([read_run(file) for file in files], html, language, title)
     output().print(f"wrote {html} ({len(files)} {'run' if len(files) == 1 else 'runs'})")

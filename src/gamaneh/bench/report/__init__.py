@@ -1,1 +1,1 @@
-"""Runs of the benchmark as one page to look at: HTML with nothing to load from elsewhere."""
+"""Reports: runs of the benchmark as one page of HTML."""
