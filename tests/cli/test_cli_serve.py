@@ -17,8 +17,8 @@ from gamaneh.cli.serve import ServerChoice
 from gamaneh.engine.assembly import build_engine
 from gamaneh.options import EngineOptions
 from gamaneh.server import lifecycle
-from gamaneh.server.auth import VARIABLE
-from gamaneh.server.config import ServerOptions
+from gamaneh.server.access import VARIABLE
+from gamaneh.server.server_options import ServerOptions
 from gamaneh.server.service import Service
 
 DIGEST = "ab" * 32

@@ -15,7 +15,7 @@ from series import DEPLOY, ROOT
 from gamaneh.cli.main import app
 from gamaneh.models.catalogue import names
 from gamaneh.models.fetch import CACHE_VARIABLE
-from gamaneh.server.config import ServerOptions
+from gamaneh.server.server_options import ServerOptions
 
 
 def load(path: Path) -> Any:

@@ -26,9 +26,9 @@ from gamaneh.heads.artifact import Artifact, load_artifact, mark_target
 from gamaneh.models.fetch import find
 from gamaneh.models.loading import LoadedModel, load
 from gamaneh.sampling.grammar import Grammar
+from gamaneh.server.access import KeyRing
 from gamaneh.server.app import build_app
-from gamaneh.server.auth import KeyRing
-from gamaneh.server.config import ServerOptions
+from gamaneh.server.server_options import ServerOptions
 from gamaneh.server.service import Service
 from gamaneh.testing import (
     TINY_CONFIGS,

@@ -18,9 +18,9 @@ from gamaneh.engine.engine import Engine
 from gamaneh.models.batch import Feed
 from gamaneh.models.runner import Forward
 from gamaneh.options import EngineOptions, SpeculationOptions
-from gamaneh.server.auth import KeyRing
-from gamaneh.server.config import ServerOptions
+from gamaneh.server.access import KeyRing
 from gamaneh.server.lifecycle import Server, bind
+from gamaneh.server.server_options import ServerOptions
 from gamaneh.server.service import Service
 from gamaneh.testing import (
     ByteTokenizer,

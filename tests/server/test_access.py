@@ -14,11 +14,10 @@ from served import GatedRunner, Running, engine_for, serving, until
 
 from gamaneh.errors import InvalidOption
 from gamaneh.options import EngineOptions
-from gamaneh.server.auth import Client, KeyRing
-from gamaneh.server.config import ServerOptions
-from gamaneh.server.errors import ApiError
-from gamaneh.server.limits import Gate
-from gamaneh.server.observe import speculation_state
+from gamaneh.server.access import Client, Gate, KeyRing
+from gamaneh.server.api_errors import ApiError
+from gamaneh.server.app import speculation_state
+from gamaneh.server.server_options import ServerOptions
 from gamaneh.testing import hashed
 
 

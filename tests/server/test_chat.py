@@ -10,8 +10,8 @@ import pytest
 from served import VOCAB, ChatBytes, Running, engine_for, saying, streamed
 
 from gamaneh.proposers.grammar import GrammarProposer
+from gamaneh.server.api_errors import ApiError
 from gamaneh.server.chat import template_messages
-from gamaneh.server.errors import ApiError
 from gamaneh.server.schemas import ChatRequest, parse
 from gamaneh.testing import hashed
 

@@ -22,7 +22,7 @@ from gamaneh.engine.assembly import build_engine
 from gamaneh.models.fetch import find
 from gamaneh.models.loading import load
 from gamaneh.options import EngineOptions, SpeculationOptions
-from gamaneh.server.auth import KeyRing
+from gamaneh.server.access import KeyRing
 from gamaneh.testing import fixed_output
 
 REAL = "smollm2-135m-instruct"

@@ -12,8 +12,8 @@ from served import MODEL, ChatBytes, GatedRunner, Running, engine_for, until
 
 from gamaneh.engine.async_engine import AsyncEngine
 from gamaneh.options import EngineOptions
-from gamaneh.server.config import ServerOptions
 from gamaneh.server.lifecycle import Server, bind
+from gamaneh.server.server_options import ServerOptions
 from gamaneh.server.service import Service
 from gamaneh.testing import hashed
 

@@ -13,7 +13,7 @@ import pytest
 from served import engine_for, saying, until
 
 from gamaneh.server import logs
-from gamaneh.server.config import ServerOptions
+from gamaneh.server.server_options import ServerOptions
 
 
 class Log:

@@ -27,8 +27,8 @@ from gamaneh.control.quarantine import Fault
 from gamaneh.core import Decision, ReasonCode
 from gamaneh.engine.async_engine import AsyncEngine
 from gamaneh.options import SpeculationOptions
+from gamaneh.server.access import Client, KeyRing
 from gamaneh.server.app import build_app
-from gamaneh.server.auth import Client, KeyRing
 from gamaneh.server.service import Service
 from gamaneh.testing import EOS_ID, ByteTokenizer, ScriptedProposer, ScriptedRunner, fixed_output, scripted_engine
 

@@ -8,9 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gamaneh.server.answer import AnswerParser
-from gamaneh.server.reasoning import ReasoningParser, opens_reasoning
-from gamaneh.server.said import message
+from gamaneh.server.answer_parser import AnswerParser, message, opens_reasoning
 
 WHOLE = "<think>\nI must add.\n\nDone.\n</think>\n\nThe sum is 5."
 FRAGMENTS = ["<think>", "</think>", "<thi", "</", "think>", "I must add.", "سلام", "\n", " ", "5", "<tool_call>"]
@@ -18,9 +16,11 @@ texts = st.lists(st.sampled_from(FRAGMENTS), max_size=8).map("".join)
 
 
 def split(pieces, *, inside: bool = False) -> tuple[str, str]:
-    parser = ReasoningParser(inside=inside)
-    parts = [*(parser.feed(piece) for piece in pieces), parser.finish()]
-    return "".join(part.reasoning for part in parts), "".join(part.content for part in parts)
+    parser = AnswerParser(reasoning=True, inside=inside)
+    told = message(
+        [one.delta() for piece in [*pieces, None] for one in (parser.finish() if piece is None else parser.feed(piece))]
+    )
+    return told.get("reasoning_content", ""), told["content"]
 
 
 @given(texts, st.lists(st.integers(0, 80), max_size=8), st.booleans())

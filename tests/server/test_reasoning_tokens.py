@@ -12,9 +12,8 @@ from served import ChatBytes, Running, engine_for, saying, streamed
 
 from gamaneh.core import FinishReason, StepOutput
 from gamaneh.engine.detokenizer import Detokenizer
-from gamaneh.server.answer import AnswerParser
-from gamaneh.server.reasoning import ReasoningParser
-from gamaneh.server.token_places import TokenPlaces
+from gamaneh.server.answer_parser import AnswerParser
+from gamaneh.server.chat import TokenPlaces
 from gamaneh.testing import ByteTokenizer
 
 PATH = "/v1/chat/completions"
@@ -62,9 +61,10 @@ def both_ways(running: Running, **fields: Any) -> int:
 @given(texts, st.booleans())
 @settings(deadline=None, max_examples=400)
 def test_the_reasoning_is_where_the_parser_says_that_it_is(text: str, inside: bool) -> None:
-    parser = ReasoningParser(inside=inside)
-    told = [*(parser.feed(letter) for letter in text), parser.finish()]
-    assert text[parser.part.start : parser.part.stop] == "".join(split.reasoning for split in told)
+    parser = AnswerParser(reasoning=True, inside=inside)
+    told = [*(one for letter in text for one in parser.feed(letter)), *parser.finish()]
+    part = parser.reasoning_part
+    assert text[part.start : part.stop] == "".join(one.text for one in told if one.reasoning)
 
 
 def test_markers_and_the_blanks_beside_them_are_no_reasoning() -> None:

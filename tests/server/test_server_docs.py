@@ -16,8 +16,8 @@ import typer
 from served import MODEL, Running
 
 from gamaneh.cli.main import app
-from gamaneh.server.config import ServerOptions
 from gamaneh.server.schemas import ChatRequest, CompletionRequest, Sampling, SpeculationFields
+from gamaneh.server.server_options import ServerOptions
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "server.md").read_text(encoding="utf-8")

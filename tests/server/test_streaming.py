@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from served import Running, engine_for, saying, streamed
 
-from gamaneh.server.config import ServerOptions
+from gamaneh.server.server_options import ServerOptions
 from gamaneh.testing import ScriptedRunner, fixed_output, hashed
 
 PROMPT = "hello"

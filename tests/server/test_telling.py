@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from served import MODEL, Running, engine_for
 
-from gamaneh.server.config import ServerOptions
+from gamaneh.server.server_options import ServerOptions
 
 
 def test_the_model_is_listed_and_can_be_looked_up(server: Running) -> None:

@@ -11,9 +11,8 @@ from gamaneh.core import FinishReason
 from gamaneh.errors import InvalidRequest
 from gamaneh.options import SamplingParams, SpeculationOptions
 from gamaneh.sampling.grammar import Grammar
-from gamaneh.server.said import message
-from gamaneh.server.tool_choice import tool_grammar
-from gamaneh.server.tools import ToolCallParser
+from gamaneh.server.answer_parser import AnswerParser, message
+from gamaneh.server.constraints import tool_grammar
 from gamaneh.testing import BYTE_VOCAB, EOS_ID, ByteTokenizer, ScriptedProposer, ScriptedRunner, hashed, scripted_engine
 
 CITY = {
@@ -56,7 +55,7 @@ def said(mask: Grammar, seed: int, *, k: int = 5) -> dict:
     engine = scripted_engine(runner, ByteTokenizer(), proposer=proposer, speculation=speculation)
     params = SamplingParams(temperature=1.0, seed=seed, max_tokens=500, logit_bias=ENDING)
     engine.add([seed], params, mask=mask)
-    parser = ToolCallParser(new_id=lambda: "c")
+    parser = AnswerParser(tools=True, new_id=lambda: "c")
     outputs = [output for _ in range(500) if engine.has_work for output in engine.step()]
     assert outputs[-1].finish_reason is FinishReason.STOP
     pieces = [*(one for output in outputs for one in parser.feed(output.text)), *parser.finish()]

@@ -9,8 +9,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from gamaneh.server.said import message
-from gamaneh.server.tools import ToolCallParser
+from gamaneh.server.answer_parser import AnswerParser, message
 
 F = '<tool_call>\n{"name": "f", "arguments": {"x": 1}}\n</tool_call>'
 G = '<tool_call>{"name":"g","arguments":{"y":[2,{"z":"}</tool_call> \\" سلام"}]}}</tool_call>'
@@ -20,7 +19,7 @@ TWO = '<tool_call>{"name":"f","arguments":{"x":1}}</tool_call><tool_call>{"name"
 def parsed(pieces) -> dict:
     """The message that the deltas of these pieces make; calls are named c0, c1, ..."""
     ids = itertools.count()
-    parser = ToolCallParser(new_id=lambda: f"c{next(ids)}")
+    parser = AnswerParser(tools=True, new_id=lambda: f"c{next(ids)}")
     said = [one for piece in pieces for one in parser.feed(piece)]
     return message([one.delta() for one in [*said, *parser.finish()]])
 
@@ -100,7 +99,7 @@ def test_arguments_stay_as_the_model_wrote_them() -> None:
 
 
 def test_arguments_are_passed_on_while_they_come() -> None:
-    parser = ToolCallParser()
+    parser = AnswerParser(tools=True)
     assert parser.feed('<tool_call>{"name": "write", "arguments": {"text": "once')
     assert [one.delta() for one in parser.feed(" upon")] == [
         {"tool_calls": [{"index": 0, "function": {"arguments": " upon"}}]}

@@ -14,7 +14,7 @@ from gamaneh import __version__
 from gamaneh.cli.command import command
 from gamaneh.cli.options import ModelChoice, ProposerChoice, option_for
 from gamaneh.options import EngineOptions
-from gamaneh.server.config import LOG_LEVELS, ServerOptions
+from gamaneh.server.server_options import LOG_LEVELS, ServerOptions
 
 EXIT_FAILED = 1
 """Exit code when the engine failed, so that a supervisor starts the server again."""
@@ -154,7 +154,7 @@ def serve_model(
     model.engine(**limits.given())
     from gamaneh.cli.session import open_engine
     from gamaneh.engine.async_engine import AsyncEngine
-    from gamaneh.server.auth import KeyRing
+    from gamaneh.server.access import KeyRing
     from gamaneh.server.lifecycle import Server, bind
     from gamaneh.server.logs import configure
     from gamaneh.server.service import Service

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Iterator
+from dataclasses import asdict
 from functools import partial
 from typing import Any
 
@@ -13,11 +15,15 @@ from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route as HttpRoute
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from gamaneh.server.errors import ApiError, answer_api_error, answer_bug, answer_http_error
+from gamaneh.engine.engine import Engine
+from gamaneh.errors import EngineStopped
+from gamaneh.metrics.prometheus import PrometheusMetrics
+from gamaneh.server.access import Client
+from gamaneh.server.api_errors import ApiError, answer_api_error, answer_bug, answer_http_error, from_engine_stopped
 from gamaneh.server.exchange import exchange
-from gamaneh.server.observe import CountResponses, Observation
-from gamaneh.server.page import routes as page_routes
+from gamaneh.server.playground import routes as page_routes
 from gamaneh.server.service import Route, Service
 
 
@@ -45,13 +51,13 @@ def _answering(service: Service) -> Iterator[HttpRoute]:
 
 
 def _telling(service: Service) -> Iterator[HttpRoute]:
-    state, observation = _State(service), Observation(service)
+    state = _State(service)
     yield HttpRoute("/v1/models", state.models)
     yield HttpRoute("/v1/models/{model:path}", state.model)
-    yield HttpRoute("/v1/speculation", observation.speculation)
+    yield HttpRoute("/v1/speculation", state.speculation)
     yield HttpRoute("/health", state.health)
     yield HttpRoute("/ready", state.ready)
-    yield HttpRoute("/metrics", observation.metrics)
+    yield HttpRoute("/metrics", state.metrics)
 
 
 _NAMES = {"proposer": "speculation.proposer", "reference": "prediction"}
@@ -92,8 +98,25 @@ class _State:
         body = {"status": "ready" if ready else "not ready", "running": load.running, "waiting": load.waiting}
         return JSONResponse(body, 200 if ready else 503)
 
-    def _identify(self, request: Request) -> None:
-        self.service.keys.identify(request.headers.get("authorization"))
+    async def metrics(self, request: Request) -> Response:
+        """Everything for Prometheus. No key is asked for: nothing of what was said is in it."""
+        metrics, load = self.service.metrics, self.service.engine.load()
+        metrics.set_load(running=load.running, waiting=load.waiting, kv_used=load.kv_used, kv_total=load.kv_total)
+        text = await asyncio.to_thread(metrics.render)
+        return Response(text, media_type=metrics.content_type)
+
+    async def speculation(self, request: Request) -> Response:
+        """What router and controller do now, between two steps of the engine."""
+        client = self._identify(request)
+        engine = self.service.engine
+        try:
+            state = await asyncio.wrap_future(engine.call(lambda: speculation_state(engine.engine, client)))
+        except EngineStopped as error:
+            raise from_engine_stopped(error) from error
+        return JSONResponse(state)
+
+    def _identify(self, request: Request) -> Client:
+        return self.service.keys.identify(request.headers.get("authorization"))
 
     def _model(self) -> dict[str, Any]:
         engine = self.service.engine.engine
@@ -105,3 +128,45 @@ class _State:
             "max_model_len": engine.max_context,
             "proposers": list(engine.proposers),
         }
+
+
+OTHER = "other"
+"""Stands for all paths that are none of ours, so that nobody can make series without end."""
+
+
+class CountResponses:
+    """Counts responses by route and status."""
+
+    def __init__(self, app: ASGIApp, metrics: PrometheusMetrics, routes: frozenset[str]) -> None:
+        self.app, self.metrics, self.routes = app, metrics, routes
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        route = scope["path"] if scope["path"] in self.routes else OTHER
+
+        async def counting(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                self.metrics.observe_response(route, message["status"])
+            await send(message)
+
+        await self.app(scope, receive, counting)
+
+
+def speculation_state(engine: Engine, client: Client) -> dict[str, Any]:
+    """How requests speculate that do not say otherwise, and what each proposer and the client's requests are doing."""
+    options, salts = engine.speculation, engine.salts()
+    state = asdict(engine.steering.snapshot())
+    own = {name: doing for name, doing in state["requests"].items() if client.owns(salts.get(name, ""))}
+    return {
+        "default": {
+            "proposer": options.proposer,
+            "draft_length": options.draft_length,
+            "max_draft_length": options.max_draft_length,
+            "rule": options.rule,
+        },
+        **state,
+        "requests": own,
+        "invariant": engine.invariant,
+    }

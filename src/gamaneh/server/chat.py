@@ -8,14 +8,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from gamaneh.core import FinishReason, StepOutput, TokenLogprob
-from gamaneh.server.answer import AnswerParser
-from gamaneh.server.errors import invalid
-from gamaneh.server.events import Event, Job
-from gamaneh.server.said import message
+from gamaneh.server.answer_parser import AnswerParser, message
+from gamaneh.server.api_errors import invalid
+from gamaneh.server.choice import Choice, Delta, Job, SupportsTokens, cuts, finite, shown, token_bytes
 from gamaneh.server.schemas import ChatRequest, Message, ToolCall
-from gamaneh.server.token_places import TokenPlaces
-from gamaneh.server.tokens import SupportsTokens, cuts, finite, shown, token_bytes
-from gamaneh.server.writer import Delta
 
 
 def template_messages(messages: Sequence[Message]) -> list[dict[str, Any]]:
@@ -67,51 +63,24 @@ class Parts:
         return AnswerParser(reasoning=self.reasoning, inside=self.inside, tools=self.tools)
 
 
-class ChatFormat:
-    """Chat completions."""
+class ChatChoice(Choice):
+    """An answer of a chat completion."""
 
     kind = "chat.completion"
     chunk_kind = "chat.completion.chunk"
 
-    def __init__(self, request: ChatRequest, jobs: Sequence[Job], tokenizer: SupportsTokens, parts: Parts) -> None:
-        logprobs = bool(request.logprobs)
-        self._choices = [_Choice(at, job, tokenizer, logprobs, parts) for at, job in enumerate(jobs)]
-
-    @property
-    def reasoning_tokens(self) -> int:
-        return sum(choice.reasoning_tokens for choice in self._choices)
-
-    def deltas(self, event: Event, *, always: bool = False) -> list[Delta]:
-        return self._choices[event.choice].add(event.output, always)
-
-    def fold(self, deltas: Sequence[Delta]) -> Delta:
-        logprobs = [delta["logprobs"]["content"] for delta in deltas if delta["logprobs"]]
-        return {
-            "index": deltas[0]["index"],
-            "message": message([delta["delta"] for delta in deltas]),
-            "logprobs": {"content": [entry for part in logprobs for entry in part], "refusal": None}
-            if logprobs
-            else None,
-            "finish_reason": deltas[-1]["finish_reason"],
-        }
-
-
-class _Choice:
-    """One answer, as it comes."""
-
-    def __init__(self, index: int, job: Job, tokenizer: SupportsTokens, logprobs: bool, parts: Parts) -> None:
-        self._index, self._tokenizer, self._wants_logprobs = index, tokenizer, logprobs
+    def __init__(self, index: int, job: Job, tokenizer: SupportsTokens, request: ChatRequest, parts: Parts) -> None:
+        super().__init__(index, job, tokenizer)
+        self._wants_logprobs = bool(request.logprobs)
         self._parts, self._parser = parts, parts.parser()
         self._places = TokenPlaces()
         self._begun = False
 
     @property
     def reasoning_tokens(self) -> int:
-        """Tokens so far that hold text of the reasoning."""
         return self._places.count(self._parser.reasoning_part)
 
-    def add(self, output: StepOutput, always: bool) -> list[Delta]:
-        """What one step says; with `always`, at least an empty delta."""
+    def deltas(self, output: StepOutput, *, always: bool) -> list[Delta]:
         ended = output.finish_reason is not None
         told = bool(self._wants_logprobs and output.logprobs)
         if not self._parser.reasoning_ended:
@@ -126,6 +95,17 @@ class _Choice:
             deltas.append(self._delta({}, self._finish_reason(output.finish_reason)))
         return deltas
 
+    def fold(self, deltas: Sequence[Delta]) -> Delta:
+        logprobs = [delta["logprobs"]["content"] for delta in deltas if delta["logprobs"]]
+        return {
+            "index": self.index,
+            "message": message([delta["delta"] for delta in deltas]),
+            "logprobs": {"content": [entry for part in logprobs for entry in part], "refusal": None}
+            if logprobs
+            else None,
+            "finish_reason": deltas[-1]["finish_reason"],
+        }
+
     def _greeting(self) -> list[dict[str, Any]]:
         begun, self._begun = self._begun, True
         return [] if begun else [{"role": "assistant", "content": ""}]
@@ -136,10 +116,12 @@ class _Choice:
         return deltas if self._parts.parallel else list(filter(_of_first_call, deltas))
 
     def _finish_reason(self, reason: FinishReason) -> str:
-        return "tool_calls" if reason is FinishReason.STOP and self._parser.calls else reason.value
+        """A call that was only begun is never announced as done."""
+        whole = self._parser.calls_are_whole(first_only=not self._parts.parallel)
+        return "tool_calls" if reason is FinishReason.STOP and whole else reason.value
 
     def _delta(self, said: dict[str, Any], finish: str | None = None) -> Delta:
-        return {"index": self._index, "delta": said, "logprobs": None, "finish_reason": finish}
+        return {"index": self.index, "delta": said, "logprobs": None, "finish_reason": finish}
 
     def _logprobs(self, output: StepOutput) -> dict[str, Any]:
         entries = zip(output.logprobs, cuts(output), strict=True)
@@ -150,8 +132,35 @@ class _Choice:
         return {**self._one(entry.token, entry.logprob, cut), "top_logprobs": top}
 
     def _one(self, token: int, logprob: float, cut: int) -> dict[str, Any]:
-        data = token_bytes(self._tokenizer, token, cut)
-        return {"token": shown(self._tokenizer, token, cut), "logprob": finite(logprob), "bytes": list(data)}
+        data = token_bytes(self.tokenizer, token, cut)
+        return {"token": shown(self.tokenizer, token, cut), "logprob": finite(logprob), "bytes": list(data)}
+
+
+class TokenPlaces:
+    """The tokens of one answer by the characters that each of them completed.
+
+    A token without text of its own, such as a part of a character, goes with the next one that has some. How
+    tokens come together in steps makes no difference.
+    """
+
+    def __init__(self) -> None:
+        self._places: list[tuple[range, int]] = []
+        self._end = self._waiting = 0
+
+    def add(self, output: StepOutput) -> None:
+        """The tokens of one step."""
+        for text in output.texts:
+            self._waiting += 1
+            if text:
+                start, self._end = self._end, self._end + len(text)
+                self._places.append((range(start, self._end), self._waiting))
+                self._waiting = 0
+
+    def count(self, part: range) -> int:
+        """Tokens that hold at least one of these characters."""
+        return sum(
+            tokens for place, tokens in self._places if max(place.start, part.start) < min(place.stop, part.stop)
+        )
 
 
 def _of_first_call(delta: Mapping[str, Any]) -> bool:

@@ -1,4 +1,4 @@
-"""What a chat's answer has to look like: grammars for JSON and for calls of tools."""
+"""What a chat's answer has to look like: grammars for JSON, and for calls of tools that the model cannot avoid."""
 
 from __future__ import annotations
 
@@ -6,11 +6,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from gamaneh.sampling.grammar import Frame, Grammar, SupportsBytes
-from gamaneh.server.errors import invalid
-from gamaneh.server.reasoning import CLOSE
+from gamaneh.errors import InvalidRequest
+from gamaneh.sampling.grammar import Frame, Grammar, Schema, SupportsBytes
+from gamaneh.server.answer_parser import CALL, CALL_END, THINK_END
+from gamaneh.server.api_errors import invalid
 from gamaneh.server.schemas import ChatRequest, ResponseFormat
-from gamaneh.server.tool_choice import tool_grammar
+
+Tool = Mapping[str, Any]
+ToolChoice = str | Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +52,7 @@ def grammar_of(request: ChatRequest, tools: Tools, tokenizer: SupportsBytes, *, 
         ApiError: 400, the request asks for two things at once.
         InvalidRequest: there is no such grammar.
     """
-    until = CLOSE if inside else None
+    until = THINK_END if inside else None
     wanted = request.response_format
     if wanted is None or wanted.type == "text":
         return tool_grammar(tools.offered, tools.choice, tokenizer, parallel=tools.parallel, until=until)
@@ -65,3 +68,77 @@ def _json_grammar(wanted: ResponseFormat, tokenizer: SupportsBytes, frame: Frame
     if wanted.json_schema is None:
         raise invalid(field, f"{field} is required with the type json_schema")
     return Grammar.from_json_schema(wanted.json_schema.schema_, tokenizer, frame=frame, field=f"{field}.schema")
+
+
+_NO_ARGUMENTS: Schema = {"type": "object", "properties": {}, "additionalProperties": False}
+
+
+def tool_grammar(
+    tools: Sequence[Tool],
+    choice: ToolChoice,
+    tokenizer: SupportsBytes,
+    *,
+    parallel: bool = True,
+    until: str | None = None,
+) -> Grammar | None:
+    """The grammar of an answer that has to call a tool; None if it need not (`none`, `auto`).
+
+    The answer consists of calls as the tool call parser reads them. Arguments fit the parameters of
+    their tool.
+
+    Args:
+        tools: as in the request, with `type` and `function`.
+        choice: `required` for any of the tools, or the one to call by name, as in the request.
+        parallel: `required` may make several calls.
+        until: anything may come first, up to and including this text (the end of reasoning).
+
+    Raises:
+        InvalidRequest: the tool to call is none of `tools`, or its parameters are no schema that a
+            grammar can enforce.
+    """
+    if choice in ("none", "auto"):
+        return None
+    named = [tool["function"] for tool in tools]
+    chosen = named if choice == "required" else _named(named, choice)
+    several = parallel and choice == "required"
+    frame = Frame(f"{CALL}\n", f"\n{CALL_END}", between="\n" if several else None, until=until)
+    return Grammar.from_json_schema(_any_call(chosen), tokenizer, frame=frame, field="tools")
+
+
+def _named(functions: Sequence[Mapping[str, Any]], choice: ToolChoice) -> list[Mapping[str, Any]]:
+    name = choice["function"]["name"] if isinstance(choice, Mapping) else choice
+    chosen = [function for function in functions if function["name"] == name]
+    if not chosen:
+        known = ", ".join(str(function["name"]) for function in functions)
+        raise InvalidRequest("tool_choice", f"must name one of {known}", name)
+    return chosen[:1]
+
+
+def _any_call(functions: Sequence[Mapping[str, Any]]) -> Schema:
+    return {"anyOf": [_call(function, f"#/anyOf/{at}") for at, function in enumerate(functions)]}
+
+
+def _call(function: Mapping[str, Any], place: str) -> Schema:
+    arguments = function.get("parameters") or _NO_ARGUMENTS
+    return {
+        "type": "object",
+        "properties": {
+            "name": {"const": function["name"]},
+            "arguments": _moved(arguments, f"{place}/properties/arguments"),
+        },
+        "required": ["name", "arguments"],
+        "additionalProperties": False,
+    }
+
+
+def _moved(schema: Any, place: str) -> Any:
+    """A schema whose references still lead to its own parts when it stands at `place` in another."""
+    if isinstance(schema, Mapping):
+        return {key: _moved_reference(key, value, place) for key, value in schema.items()}
+    return [_moved(part, place) for part in schema] if isinstance(schema, list) else schema
+
+
+def _moved_reference(key: str, value: Any, place: str) -> Any:
+    if key == "$ref" and isinstance(value, str) and value.startswith("#"):
+        return place + value.removeprefix("#")
+    return _moved(value, place)

@@ -1,4 +1,4 @@
-"""The life of one request for answers, from its first byte to its last."""
+"""The life of one request for answers, from its first byte to its last. A response is a folded stream."""
 
 from __future__ import annotations
 
@@ -6,23 +6,23 @@ import asyncio
 import logging
 import time
 import uuid
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import aclosing, contextmanager
 from typing import Any
 
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 
-from gamaneh.errors import InvalidRequest
-from gamaneh.server.auth import Client
-from gamaneh.server.errors import NO_RETRY, ApiError, from_invalid_request
-from gamaneh.server.events import Answers
-from gamaneh.server.limits import Ticket, read_body
+from gamaneh.core import StepOutput
+from gamaneh.errors import EngineStopped, InvalidRequest
+from gamaneh.server.access import Client, Ticket
+from gamaneh.server.api_errors import NO_RETRY, ApiError, failed, from_engine_stopped, from_invalid_request
+from gamaneh.server.choice import Choice, Delta
+from gamaneh.server.explain import approximation, output_tokens_of, speculation_metrics, usage_of
 from gamaneh.server.logs import log
 from gamaneh.server.prepare import Prepared
 from gamaneh.server.service import Route, Service
 from gamaneh.server.sse import EventStream, until_disconnect
-from gamaneh.server.writer import Writer
 
 BODY_SECONDS = 30.0
 """How long a body may take to arrive. Its request holds a place meanwhile."""
@@ -57,27 +57,60 @@ class Exchange:
         self.name = f"{route.prefix}-{uuid.uuid4().hex}"
         self.started = time.monotonic()
         self.prepared: Prepared | None = None
-        self.answers: Answers | None = None
-        self.writer: Writer | None = None
+        self.choices: Sequence[Choice] = ()
+        self._deadline = 0.0
+        self._created = int(time.time())
 
     async def respond(self, request: Request) -> Response:
         """The response, complete or about to be streamed; a stream closes the exchange at its end."""
         prepared = await self._prepare(request)
-        writer = await self._start(prepared, request.headers)
+        await self._start(prepared, request.headers)
         if prepared.request.stream:
             options = prepared.request.stream_options
-            chunks = writer.chunks(usage=options is not None and options.include_usage)
-            return EventStream(chunks, self.close)
-        whole = await until_disconnect(request.receive, writer.whole())
+            return EventStream(self.chunks(prepared, usage=options is not None and options.include_usage), self.close)
+        whole = await until_disconnect(request.receive, self.whole(prepared))
         self.close(None)
         return JSONResponse(whole)
 
+    async def chunks(self, prepared: Prepared, *, usage: bool) -> AsyncGenerator[dict[str, Any]]:
+        """Each step as chunks; with `usage`, one more chunk at the end that has no choices.
+
+        Raises:
+            ApiError: 408, the time is over; 500, an answer failed; 503, the engine has stopped.
+        """
+        async with aclosing(self._steps()) as steps:
+            async for choice, output in steps:
+                for chunk in self._chunks(prepared, choice, output, last=not usage):
+                    yield {**chunk, "usage": None} if usage else chunk
+        if usage:
+            counts = usage_of(self.choices, prepared.per_prompt)
+            yield self._chunk([], usage=counts, **_gamaneh(self._about(prepared)))
+
+    async def whole(self, prepared: Prepared) -> dict[str, Any]:
+        """One response with everything.
+
+        Raises:
+            ApiError: as `chunks`.
+        """
+        async with aclosing(self.chunks(prepared, usage=True)) as chunks:
+            collected = [chunk async for chunk in chunks]
+        deltas = [delta for chunk in collected for delta in chunk["choices"]]
+        return {
+            **self._head(self.choices[0].kind),
+            "choices": [
+                choice.fold([delta for delta in deltas if delta["index"] == choice.index]) for choice in self.choices
+            ],
+            "usage": collected[-1]["usage"],
+            **_folded([chunk["gamaneh"] for chunk in collected if "gamaneh" in chunk]),
+        }
+
     def close(self, error: BaseException | None) -> None:
-        """Stop what still runs, give back what was taken, and log what happened."""
-        if self.answers is not None:
-            self.answers.close()
+        """Stop what still runs before the next step, give back what was taken, and log what happened."""
+        for choice in self.choices:
+            if not choice.ended:
+                self.service.engine.abort(self._name(choice))
         seconds = time.monotonic() - self.started
-        self.ticket.release(seconds if self.answers is not None else None)
+        self.ticket.release(seconds if self.choices else None)
         log("request", _level(error), **self._summary(error, seconds))
 
     async def _prepare(self, request: Request) -> Prepared:
@@ -90,41 +123,99 @@ class Exchange:
             message = f"the body must arrive within {BODY_SECONDS:g} seconds"
             raise ApiError(408, message, code="request_timeout", headers=NO_RETRY) from error
         prepared = await asyncio.to_thread(self.route.prepare, body, self.client)
-        self.ticket.grow(len(prepared.jobs) - 1)
+        self.ticket.grow(len(prepared.choices) - 1)
         self.prepared = prepared
         return prepared
 
-    async def _start(self, prepared: Prepared, headers: Mapping[str, str]) -> Writer:
-        deadline = asyncio.get_running_loop().time() + self.service.options.request_seconds
-        self.answers = Answers(self.service.engine, prepared.jobs, self.name, deadline)
+    async def _start(self, prepared: Prepared, headers: Mapping[str, str]) -> None:
+        """Ask the engine for all answers.
+
+        Raises:
+            ApiError: a request breaks a rule, or the engine has stopped.
+        """
+        self._deadline = asyncio.get_running_loop().time() + self.service.options.request_seconds
+        self.choices = prepared.choices
         try:
-            with self._traced(self.answers, headers, stream=bool(prepared.request.stream)):
-                await self.answers.start()
+            with self._traced(headers, stream=bool(prepared.request.stream)), _engine_errors():
+                for choice in self.choices:
+                    job = choice.job
+                    choice.stream = await self.service.engine.submit(
+                        job.prompt,
+                        job.params,
+                        request_id=self._name(choice),
+                        speculation=job.speculation,
+                        reference=job.reference,
+                        salt=job.salt,
+                        mask=job.mask,
+                        priority=job.priority,
+                    )
         except InvalidRequest as error:
             raise from_invalid_request(error, self.route.names) from error
-        self.writer = Writer(
-            self.answers,
-            prepared.style,
-            self.service.tokenizer,
-            name=self.name,
-            model=self.service.model,
-            per_prompt=prepared.per_prompt,
-            wants=prepared.wants,
-            keep_text=self.service.options.log_prompts,
-        )
-        return self.writer
+
+    def _name(self, choice: Choice) -> str:
+        return f"{self.name}-{choice.index}"
 
     @contextmanager
-    def _traced(self, answers: Answers, headers: Mapping[str, str], *, stream: bool) -> Iterator[None]:
+    def _traced(self, headers: Mapping[str, str], *, stream: bool) -> Iterator[None]:
         """Traces of the answers continue the caller's; of those that do not start, none is kept."""
         tracing = self.service.tracing
-        for job, name in zip(answers.jobs, answers.names, strict=True):
-            tracing.begin(name, self.route.operation, job.params, stream=stream, headers=headers)
+        for choice in self.choices:
+            tracing.begin(self._name(choice), self.route.operation, choice.job.params, stream=stream, headers=headers)
         try:
             yield
         finally:
-            for name in answers.names[len(answers.streams) :]:
-                tracing.drop(name)
+            for choice in self.choices:
+                if choice.stream is None:
+                    tracing.drop(self._name(choice))
+
+    async def _steps(self) -> AsyncGenerator[tuple[Choice, StepOutput]]:
+        """What the engine brings for the answers, as it comes; ends when all answers have."""
+        pending = {_next_step(choice): choice for choice in self.choices}
+        try:
+            while pending:
+                for task in await self._first_done(pending):
+                    choice = pending.pop(task)
+                    output = _output(choice, task)
+                    yield choice, output
+                    if not choice.ended:
+                        pending[_next_step(choice)] = choice
+        finally:
+            for task in pending:
+                task.cancel()
+
+    async def _first_done(
+        self, pending: Mapping[asyncio.Future[StepOutput], Choice]
+    ) -> Sequence[asyncio.Future[StepOutput]]:
+        left = self._deadline - asyncio.get_running_loop().time()
+        done, _ = await asyncio.wait(pending, timeout=max(left, 0.0), return_when=asyncio.FIRST_COMPLETED)
+        if not done:
+            raise ApiError(408, "the time for one request is over", code="request_timeout", headers=NO_RETRY)
+        return sorted(done, key=lambda task: pending[task].index)
+
+    def _chunks(self, prepared: Prepared, choice: Choice, output: StepOutput, *, last: bool) -> list[dict[str, Any]]:
+        """Chunks of one step; what is told beside the choices goes with the last of them."""
+        choice.count(output, keep_text=self.service.options.log_prompts)
+        about: dict[str, Any] = {}
+        if prepared.wants.tokens and (tokens := choice.told(output)):
+            about["tokens"] = tokens
+        if last and all(each.ended for each in self.choices):
+            about |= self._about(prepared)
+        chunks = [self._chunk([delta]) for delta in choice.deltas(output, always=bool(about))]
+        if about:
+            chunks[-1] |= _gamaneh(about)
+        return chunks
+
+    def _head(self, kind: str) -> dict[str, Any]:
+        return {"id": self.name, "object": kind, "created": self._created, "model": self.service.model}
+
+    def _chunk(self, choices: list[Delta], **more: Any) -> dict[str, Any]:
+        return {**self._head(self.choices[0].chunk_kind), "choices": choices, **more}
+
+    def _about(self, prepared: Prepared) -> dict[str, Any]:
+        about = approximation(self.choices)
+        if prepared.wants.metrics:
+            about["speculation"] = speculation_metrics(self.choices)
+        return about
 
     def _summary(self, error: BaseException | None, seconds: float) -> dict[str, Any]:
         fields: dict[str, Any] = {
@@ -138,17 +229,75 @@ class Exchange:
             fields |= {"error": error.code, "param": error.param}
         if self.prepared is not None:
             fields |= {"stream": bool(self.prepared.request.stream), "user": self.prepared.request.user}
-        if self.writer is not None:
-            tally = self.writer.tally
-            fields |= {"prompt_tokens": tally.prompt_tokens, "output_tokens": tally.output_tokens}
-        return fields | self._texts()
+        if self.prepared is not None and all(choice.stream is not None for choice in self.prepared.choices):
+            prompts = self.choices[:: self.prepared.per_prompt]
+            fields |= {
+                "prompt_tokens": sum(len(choice.job.prompt) for choice in prompts),
+                "output_tokens": output_tokens_of(self.choices),
+                **self._texts(),
+            }
+        return fields
 
     def _texts(self) -> dict[str, Any]:
         """What was asked and said, which is logged only where that was wished for."""
-        if self.writer is None or not self.service.options.log_prompts:
+        if not self.service.options.log_prompts:
             return {}
-        prompts = [self.service.tokenizer.decode(job.prompt, skip_special=False) for job in self.writer.answers.jobs]
-        return {"prompts": prompts, "outputs": self.writer.tally.texts}
+        decode = self.service.tokenizer.decode
+        prompts = [decode(choice.job.prompt, skip_special=False) for choice in self.choices]
+        return {"prompts": prompts, "outputs": ["".join(choice.pieces) for choice in self.choices]}
+
+
+async def read_body(chunks: AsyncIterator[bytes], declared: str | None, limit: int) -> bytes:
+    """The body of a request, as long as it is at most `limit` bytes; `declared` is its Content-Length.
+
+    Raises:
+        ApiError: 413, it is longer.
+    """
+    if declared is not None and declared.isdigit() and int(declared) > limit:
+        raise _too_large(declared, limit)
+    body = bytearray()
+    async for chunk in chunks:
+        body += chunk
+        if len(body) > limit:
+            raise _too_large(f"more than {limit}", limit)
+    return bytes(body)
+
+
+def _too_large(size: str, limit: int) -> ApiError:
+    return ApiError(413, f"the body must have at most {limit} bytes, got {size}", code="request_too_large")
+
+
+def _next_step(choice: Choice) -> asyncio.Future[StepOutput]:
+    assert choice.stream is not None, f"answer {choice.index} was never asked for"
+    return asyncio.ensure_future(anext(choice.stream))
+
+
+def _output(choice: Choice, task: asyncio.Future[StepOutput]) -> StepOutput:
+    with _engine_errors():
+        output = task.result()
+    choice.ended = output.finish_reason is not None
+    if output.error is not None:
+        raise failed(output.error)
+    return output
+
+
+@contextmanager
+def _engine_errors() -> Iterator[None]:
+    try:
+        yield
+    except EngineStopped as error:
+        raise from_engine_stopped(error) from error
+
+
+def _gamaneh(about: dict[str, Any]) -> dict[str, Any]:
+    return {"gamaneh": about} if about else {}
+
+
+def _folded(parts: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """What chunks told beside their choices, in one."""
+    tokens = [entry for part in parts for entry in part.get("tokens", ())]
+    whole = {key: value for part in parts for key, value in part.items()} | ({"tokens": tokens} if tokens else {})
+    return _gamaneh(whole)
 
 
 def _status(error: BaseException | None) -> int:

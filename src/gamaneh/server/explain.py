@@ -1,4 +1,4 @@
-"""What speculation did for one request, for whoever asks in the field `speculation`."""
+"""Counts of one request: the usage of its tokens, and what speculation did for it."""
 
 from __future__ import annotations
 
@@ -12,23 +12,53 @@ from gamaneh.engine.async_engine import RequestStream
 from gamaneh.engine.request_stats import RequestStats, accepted_histogram
 from gamaneh.metrics.collector import SpeculationStats, Why
 from gamaneh.sampling.rules import is_exact
-from gamaneh.server.events import Event
-from gamaneh.server.tokens import SupportsTokens, finite, shown
-from gamaneh.server.usage import by_origin, total
+from gamaneh.server.choice import Choice
 
 
-def speculation_metrics(streams: Sequence[RequestStream], origins: Counter[Origin]) -> dict[str, Any]:
+def usage_of(choices: Sequence[Choice], per_prompt: int) -> dict[str, Any]:
+    """The object `usage` of a response.
+
+    Args:
+        per_prompt: answers to each prompt; a prompt counts once.
+    """
+    firsts = choices[::per_prompt]
+    prompt_tokens, output_tokens = sum(len(choice.job.prompt) for choice in firsts), output_tokens_of(choices)
+    timelines = [choice.stream.timeline for choice in firsts if choice.stream is not None]
+    return {
+        "prompt_tokens": prompt_tokens,
+        "completion_tokens": output_tokens,
+        "total_tokens": prompt_tokens + output_tokens,
+        "prompt_tokens_details": {
+            "cached_tokens": sum(timeline.cached_tokens for timeline in timelines if timeline is not None)
+        },
+        "completion_tokens_details": {
+            "reasoning_tokens": sum(choice.reasoning_tokens for choice in choices),
+            "accepted_prediction_tokens": sum(choice.prediction.accepted for choice in choices),
+            "rejected_prediction_tokens": sum(choice.prediction.rejected for choice in choices),
+        },
+    }
+
+
+def output_tokens_of(choices: Iterable[Choice]) -> int:
+    """Tokens that were emitted so far."""
+    return sum(choice.emitted.total() for choice in choices)
+
+
+def speculation_metrics(choices: Sequence[Choice]) -> dict[str, Any]:
     """The object `gamaneh.speculation` of a response: sums over its answers, which must have ended.
 
     Seconds of draft and verify are shares of what the batch took, so that sums are wall time.
     """
+    streams, origins = streams_of(choices), Counter[Origin]()
+    for choice in choices:
+        origins.update(choice.emitted)
     stats = [stream.stats for stream in streams]
     rounds = [each for one in stats for each in one.by_proposer.values()]
-    rules = rules_of(streams)
+    rules = rules_of(choices)
     return {
         **_counts(rounds),
         "accepted_histogram": accepted_histogram(rounds),
-        "tokens_by_origin": by_origin(origins),
+        "tokens_by_origin": {origin.value: origins[origin] for origin in Origin},
         "proposers": _by_proposer(stats),
         "rules": rules,
         "exact": all(map(is_exact, rules)),
@@ -38,14 +68,19 @@ def speculation_metrics(streams: Sequence[RequestStream], origins: Counter[Origi
     }
 
 
-def rules_of(streams: Sequence[RequestStream]) -> list[str]:
+def streams_of(choices: Iterable[Choice]) -> list[RequestStream]:
+    """What the engine brings for those that have begun."""
+    return [choice.stream for choice in choices if choice.stream is not None]
+
+
+def rules_of(choices: Iterable[Choice]) -> list[str]:
     """The rules that judged."""
-    return sorted({rule for stream in streams for rule in stream.stats.rules})
+    return sorted({rule for stream in streams_of(choices) for rule in stream.stats.rules})
 
 
-def approximation(streams: Sequence[RequestStream]) -> dict[str, Any]:
+def approximation(choices: Iterable[Choice]) -> dict[str, Any]:
     """What is told of every answer that a rule made approximate, whether it was asked or not; nothing of others."""
-    rules = [rule for rule in rules_of(streams) if not is_exact(rule)]
+    rules = [rule for rule in rules_of(choices) if not is_exact(rule)]
     return {"exact": False, "rules": rules} if rules else {}
 
 
@@ -68,9 +103,9 @@ def _by_proposer(stats: Iterable[RequestStats]) -> dict[str, Any]:
 def _seconds(streams: Sequence[RequestStream], rounds: Iterable[SpeculationStats]) -> dict[str, float | None]:
     timelines = [stream.timeline for stream in streams if stream.timeline is not None]
     return {
-        "queued": total([timeline.queue_seconds for timeline in timelines]),
-        "prefill": total([timeline.prefill_seconds for timeline in timelines]),
-        "decode": total([timeline.decode_seconds for timeline in timelines]),
+        "queued": _total([timeline.queue_seconds for timeline in timelines]),
+        "prefill": _total([timeline.prefill_seconds for timeline in timelines]),
+        "decode": _total([timeline.decode_seconds for timeline in timelines]),
         "draft": sum(each.draft_seconds for each in rounds),
         "verify": sum(each.verify_seconds for each in rounds),
     }
@@ -92,26 +127,7 @@ def _reasons(rounds: Iterable[SpeculationStats]) -> list[dict[str, Any]]:
     ]
 
 
-class TokenDetails:
-    """The object `gamaneh.tokens`: each token of one answer, with what was refused in its place.
-
-    The texts of all tokens joined are the text of the output: a token that is a part of a character is
-    empty, and the one that completes it holds all of it.
-    """
-
-    def __init__(self, tokenizer: SupportsTokens) -> None:
-        self._tokenizer = tokenizer
-
-    def entries(self, event: Event) -> list[dict[str, Any]]:
-        """Of one event's tokens."""
-        output = event.output
-        told = zip(output.texts, output.origins, output.logprobs, output.refused, strict=True)
-        return [
-            {
-                "text": text,
-                "origin": origin.value,
-                "logprob": finite(entry.logprob),
-                "refused": [shown(self._tokenizer, candidate) for candidate in refused],
-            }
-            for text, origin, entry, refused in told
-        ]
+def _total(values: Sequence[float | None]) -> float | None:
+    """Sum of what is known; None if nothing is."""
+    known = [value for value in values if value is not None]
+    return sum(known) if known else None

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 from gamaneh.core import AUTO, PLAIN
 from gamaneh.errors import InvalidOption, InvalidRequest
 from gamaneh.options import SamplingParams, SpeculationOptions
-from gamaneh.server.errors import invalid
+from gamaneh.server.api_errors import invalid
 from gamaneh.server.schemas import Sampling, SpeculationFields
 
 DEFAULT_TEMPERATURE = 1.0

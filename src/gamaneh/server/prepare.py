@@ -10,18 +10,16 @@ from gamaneh.engine.async_engine import AsyncEngine
 from gamaneh.errors import InvalidRequest
 from gamaneh.options import SpeculationOptions
 from gamaneh.sampling.grammar import SupportsBytes
-from gamaneh.server.auth import Client
-from gamaneh.server.chat import ChatFormat, Parts, template_messages
-from gamaneh.server.completions import CompletionFormat
-from gamaneh.server.config import ServerOptions
+from gamaneh.server.access import Client
+from gamaneh.server.answer_parser import opens_reasoning
+from gamaneh.server.api_errors import ApiError, from_invalid_request, invalid
+from gamaneh.server.chat import ChatChoice, Parts, template_messages
+from gamaneh.server.choice import Choice, Job, SupportsTokens
+from gamaneh.server.completions import CompletionChoice
 from gamaneh.server.constraints import Tools, grammar_of
-from gamaneh.server.errors import ApiError, from_invalid_request, invalid
-from gamaneh.server.events import Job
 from gamaneh.server.parameters import capped, for_choice, sampling_params, speculation_options
-from gamaneh.server.reasoning import opens_reasoning
 from gamaneh.server.schemas import ChatRequest, CompletionRequest, Sampling, SpeculationFields, parse
-from gamaneh.server.tokens import SupportsTokens
-from gamaneh.server.writer import Format
+from gamaneh.server.server_options import ServerOptions
 
 NO_WISHES = SpeculationFields()
 
@@ -47,15 +45,13 @@ class Prepared:
     """A request that is ready to be answered.
 
     Args:
-        jobs: one for each answer; those to one prompt follow each other.
+        choices: the answers to be made; those to one prompt follow each other.
         per_prompt: answers to each prompt.
-        style: how the answers are put.
     """
 
     request: Sampling
-    jobs: Sequence[Job]
+    choices: Sequence[Choice]
     per_prompt: int
-    style: Format
 
     @property
     def wants(self) -> SpeculationFields:
@@ -88,7 +84,8 @@ class Preparation:
         )
         prompts = [self._prompt(prompt) for prompt in request.prompt]
         jobs = self._jobs(request, prompts, shared)
-        return Prepared(request, jobs, request.n or 1, CompletionFormat(request, jobs, self.tokenizer))
+        choices = [CompletionChoice(at, job, self.tokenizer, request) for at, job in enumerate(jobs)]
+        return Prepared(request, choices, request.n or 1)
 
     def chat(self, body: bytes, client: Client) -> Prepared:
         """A request to `/v1/chat/completions`.
@@ -110,7 +107,8 @@ class Preparation:
         shared["mask"] = _refusing(lambda: grammar_of(request, tools, self.tokenizer, inside=inside))
         jobs = self._jobs(request, [(prompt, None)], shared)
         parts = Parts(self.tokenizer.reasons, inside, bool(tools.offered), tools.parallel)
-        return Prepared(request, jobs, request.n or 1, ChatFormat(request, jobs, self.tokenizer, parts))
+        choices = [ChatChoice(at, job, self.tokenizer, request, parts) for at, job in enumerate(jobs)]
+        return Prepared(request, choices, request.n or 1)
 
     def _shared(
         self,

@@ -9,7 +9,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 from pydantic_core import ErrorDetails
 
 from gamaneh.options import RULE_NAMES
-from gamaneh.server.errors import ApiError, invalid
+from gamaneh.server.api_errors import ApiError, invalid
 
 MAX_LOGPROBS = 20
 _SHOWN = 100

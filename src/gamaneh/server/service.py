@@ -8,10 +8,9 @@ from dataclasses import dataclass
 from gamaneh.engine.async_engine import AsyncEngine
 from gamaneh.metrics.prometheus import PrometheusMetrics
 from gamaneh.metrics.tracing import make_tracing
-from gamaneh.server.auth import Client, KeyRing
-from gamaneh.server.config import ServerOptions
-from gamaneh.server.limits import Gate
+from gamaneh.server.access import Client, Gate, KeyRing
 from gamaneh.server.prepare import Preparation, Prepared, ServedTokenizer
+from gamaneh.server.server_options import ServerOptions
 
 
 class Service:

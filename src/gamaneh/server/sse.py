@@ -12,7 +12,7 @@ from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from gamaneh.server.errors import ApiError
+from gamaneh.server.api_errors import ApiError
 
 T = TypeVar("T")
 

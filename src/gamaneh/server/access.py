@@ -1,14 +1,92 @@
-"""How much is let in: a bounded queue for all, a bound for each key, and bounded bodies."""
+"""Who asks and how much is let in: API keys, of which only hashes are known here, and room for answers."""
 
 from __future__ import annotations
 
+import hashlib
+import hmac
 import math
+import os
+import re
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from gamaneh.server.auth import Client
-from gamaneh.server.errors import ApiError
+from gamaneh.errors import InvalidOption
+from gamaneh.server.api_errors import ApiError
+
+VARIABLE = "GAMANEH_API_KEYS"
+"""Environment variable with more keys: `NAME=SHA256`, separated by commas or spaces."""
+
+_SHA256 = re.compile(r"[0-9a-f]{64}")
+
+
+@dataclass(frozen=True, slots=True)
+class Client:
+    """Whoever holds one key.
+
+    Args:
+        name: for logs and limits; empty where no key is asked for.
+    """
+
+    name: str = ""
+
+    def owns(self, salt: str) -> bool:
+        """Whether a request with this salt is this client's; where no key is asked for, everything is everybody's."""
+        return not self.name or salt.partition("\0")[0] == self.name
+
+    def salt(self, more: str | None) -> str:
+        """Salt of the prefix cache: no two clients share prefixes, nor does one under two values of `more`."""
+        return f"{self.name}\0{more}" if self.name or more else ""
+
+
+class KeyRing:
+    """Knows clients by the SHA-256 of their keys. Without any key, everybody is served.
+
+    Args:
+        entries: `NAME=SHA256` each, the hash in hexadecimal.
+
+    Raises:
+        InvalidOption: an entry is not of that form, or a name comes twice.
+    """
+
+    def __init__(self, entries: Iterable[str] = ()) -> None:
+        self._hashes: dict[str, bytes] = {}
+        for entry in entries:
+            name, _, digest = entry.partition("=")
+            if not name or not _SHA256.fullmatch(digest.lower()) or name in self._hashes:
+                rule = "must be NAME=SHA256 with a name of its own and 64 hexadecimal digits"
+                raise InvalidOption("api_key", rule, f"{name}=...")
+            self._hashes[name] = bytes.fromhex(digest)
+
+    @classmethod
+    def from_environment(cls, entries: Iterable[str] = (), environment: Mapping[str, str] = os.environ) -> KeyRing:
+        """Those of the options and those of the environment together."""
+        return cls([*entries, *environment.get(VARIABLE, "").replace(",", " ").split()])
+
+    def __len__(self) -> int:
+        return len(self._hashes)
+
+    def identify(self, authorization: str | None) -> Client:
+        """The client that an `Authorization` header names.
+
+        Raises:
+            ApiError: 401, there is no such key.
+        """
+        if not self._hashes:
+            return Client()
+        scheme, _, key = (authorization or "").partition(" ")
+        digest = hashlib.sha256(key.strip().encode()).digest()
+        # All hashes are compared, so that the time tells nothing about where a match is.
+        matches = [name for name, known in self._hashes.items() if hmac.compare_digest(known, digest)]
+        if scheme.lower() != "bearer" or not matches:
+            raise ApiError(
+                401,
+                "an API key must be given as 'Authorization: Bearer KEY', and be one of this server's",
+                code="invalid_api_key",
+                headers={"WWW-Authenticate": "Bearer"},
+            )
+        return Client(matches[0])
+
 
 SMOOTHING = 0.1
 FIRST_SECONDS = 1.0
@@ -93,23 +171,3 @@ class Gate:
     def _busy(self, message: str, code: str) -> ApiError:
         self.refused += 1
         return ApiError(429, message, code=code, headers={"Retry-After": str(self.retry_after())})
-
-
-async def read_body(chunks: AsyncIterator[bytes], declared: str | None, limit: int) -> bytes:
-    """The body of a request, as long as it is at most `limit` bytes; `declared` is its Content-Length.
-
-    Raises:
-        ApiError: 413, it is longer.
-    """
-    if declared is not None and declared.isdigit() and int(declared) > limit:
-        raise _too_large(declared, limit)
-    body = bytearray()
-    async for chunk in chunks:
-        body += chunk
-        if len(body) > limit:
-            raise _too_large(f"more than {limit}", limit)
-    return bytes(body)
-
-
-def _too_large(size: str, limit: int) -> ApiError:
-    return ApiError(413, f"the body must have at most {limit} bytes, got {size}", code="request_too_large")
