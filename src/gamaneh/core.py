@@ -21,6 +21,9 @@ from typing import Protocol
 
 from torch import Tensor
 
+ANYBODY = "\0"
+"""Salt of callers whom nobody can tell apart: they may share cached prefixes, but no answers to guess from."""
+
 ROOT = -1
 """Parent of the first candidates: the last committed token, which is not a node of the draft."""
 

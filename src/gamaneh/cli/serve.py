@@ -82,6 +82,9 @@ class ServerChoice:
     stall_seconds: Annotated[
         float | None, option_for(ServerOptions, "stall_seconds", "A longer step makes the server unhealthy.")
     ] = None
+    share_answers: Annotated[
+        bool, typer.Option("--share-answers", help="Callers without a key may be shown guesses from others' answers.")
+    ] = False
     log_level: Annotated[str | None, option_for(ServerOptions, "log_level", f"One of {', '.join(LOG_LEVELS)}.")] = None
     log_prompts: Annotated[
         bool, typer.Option("--log-prompts", help="Log prompts and outputs, which are left out by default.")

@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from gamaneh.core import ANYBODY
 from gamaneh.errors import InvalidOption
 from gamaneh.server.api_errors import ApiError
 
@@ -34,9 +35,15 @@ class Client:
         """Whether a request with this salt is this client's; where no key is asked for, everything is everybody's."""
         return not self.name or salt.partition("\0")[0] == self.name
 
-    def salt(self, more: str | None) -> str:
-        """Salt of the prefix cache: no two clients share prefixes, nor does one under two values of `more`."""
-        return f"{self.name}\0{more}" if self.name or more else ""
+    def salt(self, more: str | None, *, share_answers: bool = False) -> str:
+        """Salt of cached prefixes and of earlier answers: no two clients share them, nor does one under two `more`.
+
+        Args:
+            share_answers: callers without a key and without `more` share their answers, not only their prefixes.
+        """
+        if self.name or more:
+            return f"{self.name}\0{more}"
+        return "" if share_answers else ANYBODY
 
 
 class KeyRing:

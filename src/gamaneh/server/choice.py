@@ -100,15 +100,17 @@ class Choice(ABC):
         """The elements of `gamaneh.tokens` of one step: its tokens, with what was refused in their place.
 
         The texts of all of them joined are the text of the output: a token that is a part of a character
-        is empty, and the one that completes it holds all of it.
+        is empty, and the one that completes it holds all of it. Where answers are shared with callers whom nobody
+        can tell apart, refused candidates are not told: they may be from another's answer.
         """
+        shared = not self.job.salt
         tokens = zip(output.texts, output.origins, output.logprobs, output.refused, strict=True)
         return [
             {
                 "text": text,
                 "origin": origin.value,
                 "logprob": finite(entry.logprob),
-                "refused": [shown(self.tokenizer, candidate) for candidate in refused],
+                "refused": [] if shared else [shown(self.tokenizer, candidate) for candidate in refused],
             }
             for text, origin, entry, refused in tokens
         ]

@@ -134,7 +134,7 @@ class Preparation:
             ),
             "speculation": speculation_options(request.speculation, self.speculation, self.proposers),
             "reference": self._reference(request),
-            "salt": client.salt(request.cache_salt),
+            "salt": client.salt(request.cache_salt, share_answers=self.options.share_answers),
             "priority": request.priority or 0,
         }
 

@@ -31,6 +31,7 @@ class ServerOptions:
         drain_seconds: how long a server that is told to end goes on with what it has.
         failure_seconds: how long a server whose engine failed says so before it exits.
         stall_seconds: a step that takes longer makes the server unhealthy.
+        share_answers: callers without a key and without a `cache_salt` may be shown guesses from each other's answers.
         log_level: least important of what is logged.
         log_prompts: log prompts and outputs, too.
     """
@@ -49,6 +50,7 @@ class ServerOptions:
     drain_seconds: float = 30.0
     failure_seconds: float = 5.0
     stall_seconds: float = 120.0
+    share_answers: bool = False
     log_level: str = "info"
     log_prompts: bool = False
 

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import takewhile
 
-from gamaneh.core import EMPTY_DRAFT, Draft, Needs, ProposalRow, Verdict
+from gamaneh.core import ANYBODY, EMPTY_DRAFT, Draft, Needs, ProposalRow, Verdict
 from gamaneh.proposers.suffix.journal import Journal
 from gamaneh.proposers.suffix.store import SharedStore, owner_of
 from gamaneh.proposers.suffix.tree import ContextTree
@@ -24,21 +24,22 @@ class _Text:
         tokens: the engine's list of its tokens, which grows.
         read: how many of them are in the tree.
         begin: how many there were when the request was first seen: what comes later is its answer.
-        owner: who may be shown the answer.
+        owner: who may be shown the answer; None for nobody but this request.
     """
 
     tree: ContextTree
     tokens: Sequence[int]
     read: int
     begin: int
-    owner: str
+    owner: str | None
 
 
 class SuffixProposer:
     """Drafts by copying from the request's own text and from earlier answers; needs no model.
 
     Where the longest known ending of the text goes on in several ways, the most frequent one is drafted. An answer is
-    added to the store when its request ends, and shown to requests of the same salt alone.
+    added to the store when its request ends, and shown to requests of the same salt alone; with the salt `ANYBODY` it
+    is shown to none.
 
     Args:
         store: earlier answers; None drafts from the request's own text alone.
@@ -87,7 +88,7 @@ class SuffixProposer:
 
     def _draft(self, row: ProposalRow) -> Draft:
         text = self._text(row)
-        shared = () if self.store is None else self.store.trees(text.owner)
+        shared = () if self.store is None or text.owner is None else self.store.trees(text.owner)
         found = [(match, tree) for tree in (text.tree, *shared) if (match := tree.match(row.tokens)) is not None]
         if not found:
             return EMPTY_DRAFT
@@ -110,11 +111,11 @@ class SuffixProposer:
         tree.begin()
         tree.extend(row.reference)
         tree.begin()
-        return _Text(tree, row.tokens, 0, len(row.tokens), owner_of(row.salt))
+        return _Text(tree, row.tokens, 0, len(row.tokens), None if row.salt == ANYBODY else owner_of(row.salt))
 
     def _keep(self, text: _Text) -> None:
         answer = list(text.tokens[text.begin :])
-        if self.store is None or not answer:
+        if self.store is None or text.owner is None or not answer:
             return
         self.store.add(text.owner, answer)
         if self.journal is not None:
