@@ -487,7 +487,7 @@ class TargetRows(Protocol):
         """`[vocab]` probabilities for the token that follows `node`."""
         ...
 
-    def pick(self, node: int, use: Use = Use.TARGET) -> int:
+    def pick(self, node: int) -> int:
         """Draw the token that follows `node` with the request's noise."""
         ...
 
@@ -501,11 +501,17 @@ class TargetRows(Protocol):
 
 
 class Rule(Protocol):
-    """Decides which candidates are kept."""
+    """Decides which candidates are kept.
+
+    Attributes:
+        wants_probs: it reads the probabilities that candidates were drawn from.
+        reads_probs: it reads the target's probabilities at the candidates; else only the target's draws.
+    """
 
     name: str
     exact: bool
     wants_probs: bool
+    reads_probs: bool
     trees: bool
 
     def judge(self, draft: Draft, target: TargetRows) -> Verdict: ...

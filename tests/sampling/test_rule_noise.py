@@ -124,7 +124,7 @@ class AcceptSharesDraft(RequestSampler):
     """Planted: the acceptance number is made of the draft's own noise for a token."""
 
     def uniform(self, position: int, use: Use) -> float:
-        own = noise.gumbel(self._seed_for(Use.DRAFT), position, Use.DRAFT, torch.tensor([0]))
+        own = noise.gumbel(self.seed_for(Use.DRAFT), position, Use.DRAFT, torch.tensor([0]))
         return math.exp(-math.exp(-float(own)))
 
 
@@ -136,7 +136,7 @@ def test_an_acceptance_number_that_shares_the_drafts_noise_is_found_out(rule: Ru
 class StaleRounds(RequestSampler):
     """Planted: a position that is drafted again meets the very draws that refused it."""
 
-    def _seed_for(self, use: Use) -> int:
+    def seed_for(self, use: Use) -> int:
         return self.seed
 
 

@@ -28,5 +28,5 @@ def token_gumbel(key: int, token: int) -> float:
 
 def gumbel(seed: int, position: int, use: Use, token_ids: Tensor) -> Tensor:
     """What `noise.gumbel` returns, for ids `[num_tokens]`."""
-    key = noise._key(seed, position, use)
+    key = noise.key(seed, position, use)
     return torch.tensor([token_gumbel(key, token) for token in token_ids.tolist()], dtype=torch.float64)

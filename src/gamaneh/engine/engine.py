@@ -34,7 +34,7 @@ from gamaneh.models.batch import Feed
 from gamaneh.models.runner import Forward, Runner
 from gamaneh.options import EngineOptions, SamplingParams, SpeculationOptions
 from gamaneh.sampling.edits import MaskSource
-from gamaneh.sampling.rows import DraftRows
+from gamaneh.sampling.rows import Trial, judge
 
 Plan = list[Scheduled]
 
@@ -224,31 +224,48 @@ class Engine:
 
     def _judge(self, plan: Plan, drafts: Drafts, forward: Forward) -> Round:
         round_ = Round()
+        sampled = [
+            (item, logits)
+            for item, logits in zip(plan, forward.logits, strict=True)
+            if item.samples and item.sequence.remaining > 0
+        ]
+        trials = [self._trial(item.sequence, drafts, logits) for item, logits in sampled]
+        judged = {
+            item.sequence.request_id: found
+            for (item, _), found in zip(sampled, judge(trials, self.vocab_size), strict=True)
+        }
         for item, logits in zip(plan, forward.logits, strict=True):
+            request_id = item.sequence.request_id
             try:
-                self._judge_one(item, drafts.of(item.sequence.request_id), logits, round_)
+                self._conclude(item, drafts.of(request_id), logits, judged.get(request_id), round_)
             except Exception as error:  # whatever one request raises ends that request alone
                 item.sequence.finish_reason = FinishReason.ERROR
                 message = str(error) if isinstance(error, GamanehError) else f"{type(error).__name__}: {error}"
                 round_.outputs.append(replace(cut_off(item.sequence), error=message))
         return round_
 
-    def _judge_one(self, item: Scheduled, draft: Draft, logits: Tensor, round_: Round) -> None:
+    def _trial(self, sequence: SequenceState, drafts: Drafts, logits: Tensor) -> Trial:
+        draft = drafts.of(sequence.request_id)
+        return Trial(sequence.rule, draft, logits[-(1 + len(draft)) :], sequence.sampler, len(sequence.tokens))
+
+    def _conclude(
+        self, item: Scheduled, draft: Draft, logits: Tensor, found: Verdict | Exception | None, round_: Round
+    ) -> None:
+        """From a verdict to what the request gets; None where no token was due."""
         sequence = item.sequence
         if sequence.wants_prompt_logprobs and sequence.cached_len < sequence.prompt_len:
             add_prompt_logprobs(sequence, sequence.cached_len, logits)
         if not item.samples:
             return
+        if isinstance(found, Exception):
+            raise found
         prompt_logprobs = tuple(sequence.prompt_logprobs) if sequence.wants_prompt_logprobs else None
-        if sequence.remaining <= 0:
+        if found is None:
             sequence.finish_reason = FinishReason.LENGTH
             output = StepOutput(sequence.request_id, finish_reason=FinishReason.LENGTH)
         else:
-            rows = logits[-(1 + len(draft)) :]
-            target = DraftRows(rows, draft, sequence.sampler, len(sequence.tokens), self.vocab_size)
-            verdict = sequence.rule.judge(draft, target)
-            emission = emit(sequence, draft, verdict, rows)
-            round_.verdicts[sequence.request_id], round_.emitted[sequence.request_id] = verdict, emission.emitted
+            emission = emit(sequence, draft, found, logits[-(1 + len(draft)) :])
+            round_.verdicts[sequence.request_id], round_.emitted[sequence.request_id] = found, emission.emitted
             output = emission.output
         round_.outputs.append(replace(output, prompt_logprobs=prompt_logprobs))
 

@@ -36,12 +36,12 @@ _FINE_BITS = 47
 _UNIT = 2.0**-63
 _BELOW_ONE = 1.0 - 2.0**-53
 
-_SMALL_ROW = 2048
+SMALL_ROW = 2048
 """Rows up to this long are evaluated in full: that is faster than looking for what may be left out."""
-_FIRST_BLOCKS = 8
+FIRST_BLOCKS = 8
 _MOST = 1e300
 """Larger than any sum of score and noise."""
-_SLACK = 1e-6
+SLACK = 1e-6
 """More than the rounding of a bound, so that no token is ruled out by it."""
 
 
@@ -52,14 +52,19 @@ def fold(seed: int, value: int) -> int:
 
 def uniform(seed: int, position: int, use: Use) -> float:
     """A uniform draw in (0, 1)."""
-    word = _mix(_key(seed, position, use) + _UNIFORM_COUNTER * _GOLDEN)
+    word = _mix(key(seed, position, use) + _UNIFORM_COUNTER * _GOLDEN)
     return ((word >> 12) + 0.5) * 2.0**-52
 
 
 def gumbel(seed: int, position: int, use: Use, token_ids: Tensor) -> Tensor:
     """Standard Gumbel noise of these tokens, float64, in the shape of `token_ids`."""
+    return gumbel_of(key(seed, position, use), token_ids)
+
+
+def gumbel_of(key: int | Tensor, token_ids: Tensor) -> Tensor:
+    """The same from a key; several rows take keys `[num_rows, 1]`, as `signed` makes them."""
     counters = torch.stack((_shared_counters(token_ids >> _SHARE_BITS), token_ids))
-    shared, own = _words(_key(seed, position, use), counters)
+    shared, own = _words(key, counters)
     coarse = shared >> ((token_ids & ((1 << _SHARE_BITS) - 1)) * _COARSE_BITS)
     # Read as a signed 16-bit number, the highest coarse bits are the rarest: 0x7FFF counts as 0.
     rarity = (coarse & 0xFFFF) ^ 0x7FFF
@@ -74,7 +79,7 @@ def draw(scores: Tensor, seed: int, position: int, use: Use) -> int:
     Raises:
         BadLogits: the highest score is NaN, infinite or -inf.
     """
-    if scores.shape[0] > _SMALL_ROW:
+    if scores.shape[0] > SMALL_ROW:
         return _draw_long(scores, seed, position, use)
     check_highest(float(scores.max()))
     everything = torch.arange(scores.shape[0], device=scores.device)
@@ -89,15 +94,15 @@ def draw_several(scores: Tensor, seed: int, position: int, use: Use, count: int)
     Raises:
         BadLogits: the highest score is NaN, infinite or -inf.
     """
-    if scores.shape[0] <= _SMALL_ROW:
+    if scores.shape[0] <= SMALL_ROW:
         check_highest(float(scores.max()))
         return _top(scores, torch.arange(scores.shape[0], device=scores.device), seed, position, use, count)
-    bounds, rest = _block_bounds(scores, _key(seed, position, use))
-    first = bounds.topk(min(max(_FIRST_BLOCKS, count), bounds.shape[0])).indices
+    bounds, rest = _block_bounds(scores, key(seed, position, use))
+    first = bounds.topk(min(max(FIRST_BLOCKS, count), bounds.shape[0])).indices
     found = _top(scores, torch.cat((blocks.ids_of(first), rest)), seed, position, use, count)
     bounds[first] = -math.inf
     floor = found[-1][0] if len(found) == count else -_MOST
-    others = (bounds >= floor - _SLACK).nonzero().squeeze(1)
+    others = (bounds >= floor - SLACK).nonzero().squeeze(1)
     if others.shape[0] > 0:
         found += _top(scores, blocks.ids_of(others), seed, position, use, count)
     return sorted(found, key=_best_first)[:count]
@@ -116,11 +121,11 @@ def check_highest(highest: float) -> None:
 def _draw_long(scores: Tensor, seed: int, position: int, use: Use) -> int:
     # A block can hold the winner only if its highest score plus its highest noise reaches the best
     # sum known. The blocks with the highest bounds give a best sum that few others reach.
-    bounds, rest = _block_bounds(scores, _key(seed, position, use))
-    first = bounds.topk(min(_FIRST_BLOCKS, bounds.shape[0])).indices
+    bounds, rest = _block_bounds(scores, key(seed, position, use))
+    first = bounds.topk(min(FIRST_BLOCKS, bounds.shape[0])).indices
     best, token = _best(scores, torch.cat((blocks.ids_of(first), rest)), seed, position, use)
     bounds[first] = -math.inf
-    others = (bounds >= best - _SLACK).nonzero().squeeze(1)
+    others = (bounds >= best - SLACK).nonzero().squeeze(1)
     if others.shape[0] > 0:
         other_best, other = _best(scores, blocks.ids_of(others), seed, position, use)
         best, token = min((best, token), (other_best, other), key=lambda found: (-found[0], found[1]))
@@ -132,9 +137,19 @@ def _block_bounds(scores: Tensor, key: int) -> tuple[Tensor, Tensor]:
     whole, rest = blocks.split(scores)
     highest = whole.amax(1)
     check_highest(float(torch.cat((highest, scores[rest])).max()))
-    words = _words(key, _all_shared_counters((scores.shape[0] >> _SHARE_BITS) + 1, scores.device))
-    coarse = words.view(torch.int16)[: whole.numel()].view(whole.shape).amax(1).long()
-    return highest.double() + _to_gumbel((0x7FFF - coarse) << _FINE_BITS), rest
+    coarse = coarse_bits(key, scores.shape[0], scores.device)[: whole.numel()].view(whole.shape).amax(1)
+    return highest.double() + highest_gumbel(coarse), rest
+
+
+def coarse_bits(key: int | Tensor, size: int, device: torch.device) -> Tensor:
+    """Of each token below `size`, int16: the larger, the larger its noise. Keys `[num_rows, 1]` give rows."""
+    words = _words(key, _all_shared_counters((size >> _SHARE_BITS) + 1, device))
+    return words.view(torch.int16)[..., :size]
+
+
+def highest_gumbel(coarse: Tensor) -> Tensor:
+    """The most noise that a token with these coarse bits can have."""
+    return _to_gumbel((0x7FFF - coarse.long()) << _FINE_BITS)
 
 
 def _best(scores: Tensor, ids: Tensor, seed: int, position: int, use: Use) -> tuple[float, int]:
@@ -163,7 +178,8 @@ def _to_gumbel(rarity: Tensor) -> Tensor:
     return rare.log1p_().neg_().log_().neg_()
 
 
-def _key(seed: int, position: int, use: Use) -> int:
+def key(seed: int, position: int, use: Use) -> int:
+    """What all noise of one use at one position is made from."""
     return fold(fold(seed, position), _USE_KEYS[use])
 
 
@@ -179,11 +195,11 @@ def _shared_counters(groups: Tensor) -> Tensor:
     return ~groups
 
 
-def _words(key: int, counters: Tensor) -> Tensor:
+def _words(key: int | Tensor, counters: Tensor) -> Tensor:
     """`_mix(key + counter * golden)` of every counter, int64."""
-    words = (counters * _signed(_GOLDEN)).add_(_signed(key))
+    words = counters * signed(_GOLDEN) + (signed(key) if isinstance(key, int) else key)
     for shift, factor in _ROUNDS:
-        words = words.bitwise_xor_(_shifted(words, shift)).mul_(_signed(factor))
+        words = words.bitwise_xor_(_shifted(words, shift)).mul_(signed(factor))
     return words.bitwise_xor_(_shifted(words, _LAST_SHIFT))
 
 
@@ -192,7 +208,8 @@ def _shifted(words: Tensor, shift: int) -> Tensor:
     return (words >> shift).bitwise_and_((1 << (64 - shift)) - 1)
 
 
-def _signed(word: int) -> int:
+def signed(word: int) -> int:
+    """A word of 64 bits as int64 holds it."""
     return word - (1 << 64) if word >> 63 else word
 
 

@@ -65,12 +65,22 @@ class RequestSampler:
         Raises:
             BadLogits: nothing can be chosen from this row.
         """
+        row = self.edited(logits, path)
+        return row if self.params.greedy else apply_filters(row.float(), self.params)
+
+    @property
+    def edits_logits(self) -> bool:
+        """Whether any parameter changes single logits."""
+        return bool(self._edits)
+
+    def edited(self, logits: Tensor, path: Sequence[int]) -> Tensor:
+        """Logits `[vocab]` after bias, penalties and masks: a float32 copy; the row itself where there are none."""
         row = logits[: self._vocab_size]
         if self._edits:
             row = row.to(torch.float32, copy=True)
             for edit in self._edits:
                 edit(row, path)
-        return row if self.params.greedy else apply_filters(row.float(), self.params)
+        return row
 
     def probs(self, scores: Tensor) -> Tensor:
         """Normalised probabilities `[vocab]`, float32; all of it on the chosen token if greedy.
@@ -95,7 +105,7 @@ class RequestSampler:
         """
         if self.params.greedy:
             return _highest(scores)
-        return noise.draw(scores, self._seed_for(use), position, use)
+        return noise.draw(scores, self.seed_for(use), position, use)
 
     def ranked(self, scores: Tensor, position: int, use: Use, count: int) -> list[tuple[float, int]]:
         """The `count` best tokens for `position`; `pick` takes the first of them.
@@ -107,7 +117,7 @@ class RequestSampler:
             BadLogits: the highest score is not finite.
         """
         if not self.params.greedy:
-            return noise.draw_several(scores, self._seed_for(use), position, use, count)
+            return noise.draw_several(scores, self.seed_for(use), position, use, count)
         values, ids = blocks.largest(scores, count)
         noise.check_highest(float(values[0]))
         pairs = zip(values.tolist(), ids.tolist(), strict=True)
@@ -115,13 +125,14 @@ class RequestSampler:
 
     def pick_from(self, probs: Tensor, position: int, use: Use) -> int:
         """The token at `position` from other probabilities `[vocab]`, which need not be normalised."""
-        return noise.draw(probs.log(), self._seed_for(use), position, use)
+        return noise.draw(probs.log(), self.seed_for(use), position, use)
 
     def uniform(self, position: int, use: Use) -> float:
         """A uniform draw in (0, 1) tied to `position`."""
-        return noise.uniform(self._seed_for(use), position, use)
+        return noise.uniform(self.seed_for(use), position, use)
 
-    def _seed_for(self, use: Use) -> int:
+    def seed_for(self, use: Use) -> int:
+        """Key of the request's noise for one use."""
         # The target's noise depends on the position alone: that makes `match` independent of drafts.
         # Other draws must be fresh in each round, since a refused position is drafted again, and that
         # it was refused says something about the draws that refused it.

@@ -1,15 +1,21 @@
-"""The target's rows at the root and the nodes of one draft."""
+"""The target's rows of a step, and the verdicts over the drafts that they verify."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
 from torch import Tensor
 
-from gamaneh.core import Draft, Use
+from gamaneh.core import ROOT, Draft, Rule, Use, Verdict
 from gamaneh.sampling.pipeline import RequestSampler
+from gamaneh.sampling.stacked import Row, picks, probabilities, stacked
 
 
 class DraftRows:
-    """Scores, probabilities and draws of the target at each node, computed when asked for.
+    """Scores, probabilities and draws of the target at each node of one draft.
+
+    They are computed when asked for, row by row, unless `judge` has done so for all drafts of a step at once.
 
     Args:
         logits: `[1 + num_nodes, vocab]`, the root's row, then one row per node.
@@ -20,28 +26,42 @@ class DraftRows:
     """
 
     def __init__(self, logits: Tensor, draft: Draft, sampler: RequestSampler, position: int, vocab_size: int) -> None:
-        self._logits = logits[:, :vocab_size]
-        self._draft = draft
+        self.logits = logits[:, :vocab_size]
+        self.draft = draft
         self._sampler = sampler
         self._positions = [position, *(position + depth for depth in draft.depths)]
         self._scores: dict[int, Tensor] = {}
-        self._probs: dict[int, Tensor] = {}
+        self.known_probs: dict[int, Tensor] = {}
+        self.known_picks: dict[int, int] = {}
+
+    def cut(self, max_depth: int) -> tuple[list[int], DraftRows]:
+        """The nodes that are no deeper than `max_depth`, and their rows."""
+        kept = [node for node, depth in enumerate(self.draft.depths) if depth <= max_depth]
+        logits = self.logits[[0, *(1 + node for node in kept)]]
+        position = self._positions[0]
+        return kept, DraftRows(logits, self.draft.cut(max_depth), self._sampler, position, logits.shape[1])
+
+    def row(self, node: int, first: int) -> Row:
+        """The row of the token that follows `node`, where the root's is the row `first`."""
+        return Row(first + 1 + node, self._sampler, self.draft.path_tokens(node), self._positions[1 + node])
 
     def scores(self, node: int) -> Tensor:
         """`[vocab]` scores for the token that follows `node` (`ROOT` for the first)."""
         if node not in self._scores:
-            self._scores[node] = self._sampler.scores(self._logits[1 + node], self._draft.path_tokens(node))
+            self._scores[node] = self._sampler.scores(self.logits[1 + node], self.draft.path_tokens(node))
         return self._scores[node]
 
     def probs(self, node: int) -> Tensor:
         """`[vocab]` probabilities for the token that follows `node`."""
-        if node not in self._probs:
-            self._probs[node] = self._sampler.probs(self.scores(node))
-        return self._probs[node]
+        if node not in self.known_probs:
+            self.known_probs[node] = self._sampler.probs(self.scores(node))
+        return self.known_probs[node]
 
-    def pick(self, node: int, use: Use = Use.TARGET) -> int:
+    def pick(self, node: int) -> int:
         """Draw the token that follows `node` with the request's noise."""
-        return self._sampler.pick(self.scores(node), self._positions[1 + node], use)
+        if node not in self.known_picks:
+            self.known_picks[node] = self._sampler.pick(self.scores(node), self._positions[1 + node], Use.TARGET)
+        return self.known_picks[node]
 
     def uniform(self, node: int, use: Use) -> float:
         """A uniform draw in (0, 1) tied to the position after `node`."""
@@ -50,3 +70,96 @@ class DraftRows:
     def pick_from(self, probs: Tensor, node: int, use: Use) -> int:
         """Draw the token that follows `node` from other (unnormalised) `[vocab]` probabilities."""
         return self._sampler.pick_from(probs, self._positions[1 + node], use)
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """A draft and what decides about it.
+
+    Args:
+        rule: of the request.
+        draft: that was verified; it may be empty.
+        logits: `[1 + num_nodes, vocab]` of the target.
+        sampler: the sampling of the request.
+        position: absolute index of the first token that may be emitted.
+    """
+
+    rule: Rule
+    draft: Draft
+    logits: Tensor
+    sampler: RequestSampler
+    position: int
+
+
+def judge(trials: Sequence[Trial], vocab_size: int) -> list[Verdict | Exception]:
+    """The verdict over each draft of a step, or what its request raised; one does not disturb the others.
+
+    Where a row behind a candidate is bad, the verdict is over the draft before it: its tokens are those of plain
+    decoding, which would meet the bad row only after them.
+
+    Args:
+        vocab_size: tokens of the target; what logits hold beyond is padding.
+    """
+    rows = [DraftRows(trial.logits, trial.draft, trial.sampler, trial.position, vocab_size) for trial in trials]
+    if rows:
+        _look_ahead([trial.rule for trial in trials], rows)
+    return [_verdict(trial.rule, own) for trial, own in zip(trials, rows, strict=True)]
+
+
+def _verdict(rule: Rule, rows: DraftRows) -> Verdict | Exception:
+    try:
+        return rule.judge(rows.draft, rows)
+    except Exception as error:  # whatever one request raises ends that request alone
+        if len(rows.draft) == 0:
+            return error
+        kept, shorter = rows.cut(rows.draft.depth - 1)
+        found = _verdict(rule, shorter)
+        return replace(found, path=tuple(kept[node] for node in found.path)) if isinstance(found, Verdict) else found
+
+
+def _look_ahead(rules: Sequence[Rule], trials: Sequence[DraftRows]) -> None:
+    """Compute for all drafts at once what their rules will ask for."""
+    logits = stacked([rows.logits for rows in trials])
+    firsts = _first_rows(trials)
+    read = [(rows, node) for rule, rows in zip(rules, trials, strict=True) if rule.reads_probs for node in _nodes(rows)]
+    wanted = [rows.row(node, firsts[rows]) for rows, node in read]
+    for (rows, node), probs in zip(read, probabilities(logits, wanted), strict=True):
+        if probs is not None:
+            rows.known_probs[node] = probs
+    followed = [rows for rule, rows in zip(rules, trials, strict=True) if not rule.reads_probs]
+    drawn = [(rows, node) for rows in followed for node in ((ROOT,) if _by_level(rows) else _nodes(rows))]
+    while drawn:
+        tokens = picks(logits, [rows.row(node, firsts[rows]) for rows, node in drawn])
+        reached = zip(drawn, tokens, strict=True)
+        drawn = [(rows, child) for (rows, node), token in reached for child in _follow(rows, node, token)]
+
+
+def _first_rows(trials: Sequence[DraftRows]) -> dict[DraftRows, int]:
+    firsts, count = {}, 0
+    for rows in trials:
+        firsts[rows] = count
+        count += len(rows.draft) + 1
+    return firsts
+
+
+def _nodes(rows: DraftRows) -> range:
+    return range(ROOT, len(rows.draft))
+
+
+def _by_level(rows: DraftRows) -> bool:
+    """Whether only what is reached is drawn, in as many calls as levels.
+
+    A tree has many rows that no path leads to. On a CPU they cost more than the calls; elsewhere each call waits for
+    the device.
+    """
+    return rows.logits.device.type == "cpu" and not rows.draft.is_chain
+
+
+def _follow(rows: DraftRows, node: int, token: int | None) -> list[int]:
+    """Note a draw; the child that it leads to, where that is to be drawn next."""
+    if token is None:
+        return []
+    rows.known_picks[node] = token
+    if not _by_level(rows):
+        return []
+    return [child for child in rows.draft.children(node) if rows.draft.tokens[child] == token][:1]

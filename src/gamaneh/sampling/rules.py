@@ -33,6 +33,7 @@ class Match:
     name = "match"
     exact = True
     wants_probs = False
+    reads_probs = False
     trees = True
 
     def judge(self, draft: Draft, target: TargetRows) -> Verdict:
@@ -53,6 +54,7 @@ class Rejection:
     name = "rejection"
     exact = True
     wants_probs = True
+    reads_probs = True
     trees = False
 
     def judge(self, draft: Draft, target: TargetRows) -> Verdict:
@@ -78,6 +80,7 @@ class Block:
     name = "block"
     exact = True
     wants_probs = True
+    reads_probs = True
     trees = False
 
     def judge(self, draft: Draft, target: TargetRows) -> Verdict:
@@ -123,6 +126,7 @@ class Typical:
     name = "typical"
     exact = False
     wants_probs = False
+    reads_probs = True
     trees = True
 
     def __init__(self, epsilon: float, delta: float) -> None:
