@@ -8,8 +8,8 @@ from conftest import assert_idle, drain
 from torch import Tensor
 
 from gamaneh.core import FinishReason
-from gamaneh.options import SamplingParams
-from gamaneh.testing import ByteTokenizer, ScriptedRunner, hashed, scripted_engine
+from gamaneh.options import SamplingParams, SpeculationOptions
+from gamaneh.testing import ByteTokenizer, ScriptedProposer, ScriptedRunner, hashed, scripted_engine
 
 VOCAB = 260
 PARAMS = SamplingParams(max_tokens=12, ignore_eos=True)
@@ -44,3 +44,23 @@ def test_the_others_go_on_and_its_blocks_are_free() -> None:
     assert answers["well"].tokens[:5] == answers["broken"].tokens
     assert len(answers["well"].tokens) == 12
     assert_idle(engine)
+
+
+def test_the_tokens_before_a_bad_row_are_those_of_plain_decoding() -> None:
+    """The row is in the middle of a draft that is accepted up to there."""
+    good = hashed(VOCAB)
+
+    def script(history: Sequence[int]) -> Tensor:
+        return good(history) * (float("nan") if len(history) == 9 else 1.0)
+
+    outcomes = []
+    for proposer in (None, ScriptedProposer(good, VOCAB, accuracy=1.0)):
+        speculation = SpeculationOptions(proposer="scripted", draft_length=8) if proposer else None
+        runner = ScriptedRunner(script, VOCAB)
+        engine = scripted_engine(runner, ByteTokenizer(), proposer=proposer, speculation=speculation)
+        engine.add([1, 2, 3], PARAMS, request_id="broken")
+        answer = drain(engine)["broken"]
+        outcomes.append((answer.tokens, answer.finish_reason, answer.error))
+        assert_idle(engine)
+    assert len(outcomes[0][0]) == 6
+    assert outcomes[1] == outcomes[0]
