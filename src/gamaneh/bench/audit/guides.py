@@ -44,7 +44,8 @@ class Noting:
     """
 
     def __init__(self, rule: Rule, *, coupled: bool) -> None:
-        self.name, self.exact, self.wants_probs, self.trees = rule.name, rule.exact, rule.wants_probs, rule.trees
+        self.name, self.exact, self.trees = rule.name, rule.exact, rule.trees
+        self.wants_probs, self.reads_probs = rule.wants_probs, rule.reads_probs
         self.guides: dict[int, Guide] = {}
         self._rule, self._coupled, self._emitted = rule, coupled, 0
 

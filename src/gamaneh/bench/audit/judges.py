@@ -14,7 +14,8 @@ class Careless:
     """The planted fault: as `rule`, but the candidate that is to be refused is kept, and one token follows it."""
 
     def __init__(self, rule: Rule) -> None:
-        self.name, self.exact, self.wants_probs, self.trees = rule.name, False, rule.wants_probs, rule.trees
+        self.name, self.exact, self.trees = rule.name, False, rule.trees
+        self.wants_probs, self.reads_probs = rule.wants_probs, rule.reads_probs
         self.kept = 0
         self._rule = rule
 
@@ -39,6 +40,7 @@ class Dictated:
     name = "dictated"
     exact = False
     wants_probs = False
+    reads_probs = True
     trees = False
 
     def __init__(self, tokens: Sequence[int], look: Look) -> None:
