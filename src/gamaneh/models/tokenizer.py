@@ -7,11 +7,12 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from jinja2 import TemplateError
+from tokenizers import Tokenizer as FastTokenizer
 from tokenizers import decoders
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
-from gamaneh.errors import CorruptModel, InvalidRequest, UnsupportedModel
+from gamaneh.errors import CorruptModel, UnsupportedModel
+from gamaneh.models.chat_template import TEXT_BEGINS, parts, render
 from gamaneh.models.gguf_file import GgufFile
 from gamaneh.models.gguf_tokenizer import SPACE, backend_from_metadata
 
@@ -80,30 +81,39 @@ class Tokenizer:
         return self._fast.decode(list(ids), skip_special_tokens=skip_special)
 
     def chat(
-        self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] | None = None
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        **variables: Any,
     ) -> list[int]:
         """Token ids of a conversation by the model's chat template, up to where the answer begins.
+
+        Only the template writes control tokens: what looks like one in a message, a tool or a variable is encoded as
+        text. Arguments of earlier calls may be JSON or objects; JSON stays as it was written.
+
+        Args:
+            variables: what else the template is told, for example `enable_thinking`.
 
         Raises:
             InvalidRequest: the model has no chat template, or the template refuses the messages.
         """
-        if self.backend.chat_template is None:
-            raise InvalidRequest("messages", "need a model with a chat template", len(messages))
-        try:
-            text = self.backend.apply_chat_template(
-                [dict(message) for message in messages],
-                tools=None if tools is None else [dict(tool) for tool in tools],
-                add_generation_prompt=True,
-                tokenize=False,
-            )
-        except (TemplateError, TypeError, ValueError) as error:
-            raise InvalidRequest("messages", f"must fit the model's chat template ({error})", messages) from error
-        return self.encode(str(text), special=False)
+        text = render(self.backend, messages, tools, self._control_texts, variables)
+        encoders = {False: self._fast, True: self._literal} if TEXT_BEGINS in text else {False: self._fast}
+        return [
+            token
+            for part, literal in parts(text)
+            for token in encoders[literal].encode(part, add_special_tokens=False).ids
+        ]
 
     @property
     def reasons(self) -> bool:
         """Whether the chat template knows reasoning in front of an answer, `<think>...</think>`."""
         return "</think>" in str(self.backend.chat_template or "")
+
+    @property
+    def takes_tools(self) -> bool:
+        """Whether the chat template has a place for tools."""
+        return "tools" in str(self.backend.chat_template or "")
 
     def token_bytes(self, token: int) -> bytes:
         """UTF-8 bytes that a token stands for, possibly only a part of a character; none if it has no token."""
@@ -135,6 +145,17 @@ class Tokenizer:
     def special_ids(self) -> frozenset[int]:
         """Ids of control tokens, which `decode` skips."""
         return frozenset(token for token, entry in self._fast.get_added_tokens_decoder().items() if entry.special)
+
+    @cached_property
+    def _control_texts(self) -> frozenset[str]:
+        return frozenset(entry.content for entry in self._fast.get_added_tokens_decoder().values() if entry.special)
+
+    @cached_property
+    def _literal(self) -> FastTokenizer:
+        """The same tokenizer, for texts in which control tokens are not recognised."""
+        literal = FastTokenizer.from_str(self._fast.to_str())
+        literal.encode_special_tokens = True
+        return literal
 
     @cached_property
     def _pieces(self) -> dict[int, str]:

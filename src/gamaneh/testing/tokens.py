@@ -18,6 +18,7 @@ class ByteTokenizer:
     bos_id: int | None = BOS_ID
     eos_ids: tuple[int, ...] = (EOS_ID,)
     reasons = False
+    takes_tools = True
     special_ids: frozenset[int] = frozenset(range(256, BYTE_VOCAB))
     absent_ids: frozenset[int] = frozenset()
 
@@ -54,6 +55,7 @@ class PieceTokenizer:
     """
 
     reasons = False
+    takes_tools = True
     absent_ids: frozenset[int] = frozenset()
 
     def __init__(
