@@ -8,7 +8,8 @@
 #   make map      packages, lines and imports of the source; names that occur twice
 #   make reports  the runs and pages of docs/reports, in about a quarter of an hour
 #   make methods  the table of docs/methods.md, in two to three hours; missing heads are trained first
-#   make peer     llama.cpp built for this processor, in about ten minutes
+#   make peer     llama.cpp built for this processor, in about ten minutes; needs cmake and a C++ compiler
+#   make race     this project against that llama.cpp; RACE=--quick takes about four minutes
 #   make clean    remove the environment and everything built
 #
 # PIP_ARGS goes to pip as it is. The default index may offer only a build of torch that brings several
@@ -23,7 +24,7 @@ PYTHON ?= $(shell for python in python3.11 python3; do \
 	$$python -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$python && break; done)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint model llama bench soak map reports methods peer clean
+.PHONY: help demo test lint model llama bench soak map reports methods peer race clean
 
 help:
 	@sed -n 's/^#   \(make [a-z]*   *[a-z]\)/\1/p' Makefile
@@ -99,6 +100,10 @@ methods: model
 
 peer: $(READY)
 	@$(BIN)/python -m tools.peer build
+
+race: peer model
+	@for name in $(PAIR); do $(BIN)/gamaneh pull $$name || exit; done
+	@$(BIN)/python -m tools.race $(RACE)
 
 clean:
 	rm -rf $(VENV) .venv-llama build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

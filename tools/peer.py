@@ -121,7 +121,7 @@ def build(cache: Path | None = None) -> Peer:
     work.mkdir(parents=True, exist_ok=True)
     source = _fetch(work) / LLAMA
     made = work / "made"
-    generator = ("-G", "Ninja") if shutil.which("ninja") else ()
+    generator = ("-G", "Ninja") if shutil.which("ninja", path=_search_path()) else ()
     _run("cmake", "-S", str(source), "-B", str(made), *generator, *_compiler(), *peer.options)
     jobs = str(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
     _run("cmake", "--build", str(made), "--config", "Release", "-j", jobs, "--target", *PROGRAMS)
@@ -177,12 +177,19 @@ def _run(*command: str) -> None:
         GamanehError: it is not installed, or failed.
     """
     print(f"$ {' '.join(command)}", file=sys.stderr, flush=True)
+    environment = {**os.environ, "PATH": _search_path()}
+    program = shutil.which(command[0], path=environment["PATH"]) or command[0]
     try:
-        code = subprocess.run(command, stdout=sys.stderr, check=False).returncode
+        code = subprocess.run([program, *command[1:]], stdout=sys.stderr, check=False, env=environment).returncode
     except OSError as error:
         raise GamanehError(f"{command[0]} must be installed ({error})") from error
     if code:
         raise GamanehError(f"{command[0]} must end with exit code 0, got {code}")
+
+
+def _search_path() -> str:
+    """Return where programs are looked for: first beside Python, where `pip install cmake ninja` puts them."""
+    return os.pathsep.join((str(Path(sys.executable).parent), os.environ.get("PATH", "")))
 
 
 if __name__ == "__main__":

@@ -1,0 +1,1 @@
+"""Ours against llama.cpp as `tools.peer` builds it: over HTTP, streaming, the same files and prompts, alternated."""
