@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import pytest
+import torch
+from transformers import CONFIG_MAPPING
+from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
 from gamaneh.errors import CorruptModel, UnsupportedModel
 from gamaneh.models.config import LayerSpec, RopeSpec
 from gamaneh.models.families import decoder_config
+from gamaneh.models.rope import rope_frequencies
 
 LLAMA: dict[str, Any] = {
     "architectures": ["LlamaForCausalLM"],
@@ -190,9 +195,9 @@ def test_a_feature_that_we_lack_is_refused_by_name(feature: str, hf: dict[str, A
 @pytest.mark.parametrize(
     ("what", "hf"),
     [
-        ("num_kv_heads", llama(num_key_value_heads=3)),
+        ("num_key_value_heads", llama(num_key_value_heads=3)),
         ("head_dim", llama(head_dim=15)),
-        ("num_layers", llama(num_hidden_layers=0)),
+        ("num_hidden_layers", llama(num_hidden_layers=0)),
         ("vocab_size", llama(vocab_size="many")),
         ("layer_types", of("qwen3", "Qwen3ForCausalLM", layer_types=["full_attention"] * 3)),
         ("sliding_window", of("qwen3", "Qwen3ForCausalLM", layer_types=["sliding_attention"] * 4)),
@@ -201,3 +206,132 @@ def test_a_feature_that_we_lack_is_refused_by_name(feature: str, hf: dict[str, A
 def test_values_that_make_no_model_are_refused_by_name(what: str, hf: dict[str, Any]) -> None:
     with pytest.raises(CorruptModel, match=what):
         decoder_config(hf)
+
+
+# -- spellings of rope ------------------------------------------------------------------------
+
+LLAMA3_ROPE: dict[str, Any] = {
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 256,
+}
+
+SPELLINGS: dict[str, dict[str, Any]] = {
+    "old": {"rope_theta": 5e5, "rope_scaling": {"rope_type": "llama3", **LLAMA3_ROPE}},
+    "oldest": {"rope_theta": 5e5, "rope_scaling": {"type": "llama3", **LLAMA3_ROPE}},
+    "both types": {"rope_theta": 5e5, "rope_scaling": {"type": "llama3", "rope_type": "llama3", **LLAMA3_ROPE}},
+    "new": {"rope_parameters": {"rope_type": "llama3", "rope_theta": 5e5, **LLAMA3_ROPE}},
+    "new, old base": {"rope_theta": 5e5, "rope_parameters": {"rope_type": "llama3", **LLAMA3_ROPE}},
+    "new, old null": {
+        "rope_scaling": None,
+        "rope_parameters": {"rope_type": "llama3", "rope_theta": 5e5, **LLAMA3_ROPE},
+    },
+    "both, agreeing": {
+        "rope_theta": 500000,
+        "rope_scaling": {"type": "llama3", **LLAMA3_ROPE},
+        "rope_parameters": {"rope_type": "llama3", "rope_theta": 5e5, **LLAMA3_ROPE},
+    },
+    "original length at the top": {
+        "rope_theta": 5e5,
+        "original_max_position_embeddings": 256,
+        "rope_scaling": {
+            "rope_type": "llama3",
+            **{key: value for key, value in LLAMA3_ROPE.items() if key.endswith("factor")},
+        },
+    },
+}
+
+
+@pytest.mark.parametrize("spelling", SPELLINGS)
+def test_every_spelling_of_rope_means_what_it_means_to_the_library(spelling: str) -> None:
+    hf = llama(**SPELLINGS[spelling])
+    [spec] = decoder_config(hf).ropes
+    assert spec == RopeSpec(theta=5e5, scaling="llama3", factor=8.0, original_context=256)
+    theirs = LlamaRotaryEmbedding(CONFIG_MAPPING["llama"].from_dict(copy.deepcopy(hf))).inv_freq
+    torch.testing.assert_close(rope_frequencies(spec, 16, torch.zeros(1)), theirs, rtol=1e-6, atol=0)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (
+            {"rope_theta": 1e4, "rope_parameters": {"rope_type": "default", "rope_theta": 5e5}},
+            r"rope_theta and rope_parameters\.rope_theta must agree, got 10000\.0 and 500000\.0",
+        ),
+        (
+            {"rope_theta": 1e4, "rope_scaling": {"type": "linear", "rope_type": "yarn", "factor": 2.0}},
+            r"rope_scaling\.type and rope_scaling\.rope_type must agree, got 'linear' and 'yarn'",
+        ),
+        (
+            {
+                "rope_scaling": {"rope_type": "linear", "factor": 2.0},
+                "rope_parameters": {"rope_type": "linear", "factor": 4.0, "rope_theta": 1e4},
+            },
+            r"rope_parameters\.factor and rope_scaling\.factor must agree, got 4\.0 and 2\.0",
+        ),
+        (
+            {
+                "original_max_position_embeddings": 512,
+                "rope_scaling": {"rope_type": "yarn", "factor": 2.0, "original_max_position_embeddings": 256},
+            },
+            r"rope_scaling\.original_max_position_embeddings and original_max_position_embeddings must agree",
+        ),
+    ],
+)
+def test_places_that_contradict_each_other_are_refused_with_both_keys(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(CorruptModel, match=rf"^config\.json: {message}"):
+        decoder_config(llama(**changes))
+
+
+def scaled(kind: str, **changes: Any) -> dict[str, Any]:
+    return llama(rope_theta=1e4, rope_scaling={"rope_type": kind, **changes})
+
+
+@pytest.mark.parametrize(
+    ("hf", "message"),
+    [
+        (llama(rope_theta="500000.0"), r"rope_theta must be a number above 0, got '500000\.0'"),
+        (llama(rope_theta=0), "rope_theta must be a number above 0, got 0"),
+        (llama(rope_theta=float("nan")), "rope_theta must be a number above 0, got nan"),
+        (llama(rope_theta=True), "rope_theta must be a number above 0, got True"),
+        (scaled("linear", factor=0), "factor must be a number above 0, got 0"),
+        (scaled("linear"), "factor must be given where rope_type is linear"),
+        (scaled("llama3", factor=8.0), "low_freq_factor must be given where rope_type is llama3"),
+        (
+            scaled("llama3", **{**LLAMA3_ROPE, "low_freq_factor": 4.0}),
+            r"low_freq_factor must be below high_freq_factor",
+        ),
+        (
+            scaled("yarn", factor=2.0, original_max_position_embeddings="4k"),
+            "original_max_position_embeddings must be a whole number of at least 1",
+        ),
+        (llama(rope_scaling=[4.0]), "rope_scaling must be an object"),
+        (llama(num_attention_heads="4"), "num_attention_heads must be a whole number of at least 1, got '4'"),
+        (llama(num_key_value_heads=0), "num_key_value_heads must be a whole number of at least 1, got 0"),
+        (llama(rms_norm_eps="tiny"), "rms_norm_eps must be a number above 0, got 'tiny'"),
+        (llama(bos_token_id=128), "bos_token_id must hold token ids from 0 to 127, got 128"),
+    ],
+)
+def test_a_bad_value_is_an_error_by_file_key_rule_and_value(hf: dict[str, Any], message: str) -> None:
+    with pytest.raises(CorruptModel, match=rf"^config\.json: {message}"):
+        decoder_config(hf)
+
+
+def test_what_a_config_leaves_out_is_taken_from_the_library_with_a_warning(caplog: pytest.LogCaptureFixture) -> None:
+    left_out = ("rms_norm_eps", "num_attention_heads")
+    config = decoder_config({key: value for key, value in LLAMA.items() if key not in left_out})
+    assert (config.ropes, config.norm_eps, config.num_heads) == ((RopeSpec(),), 1e-6, 32)
+    assert "num_attention_heads 32, rms_norm_eps 1e-06" in caplog.text
+    assert "does not give rope_theta; taking 10000.0" in caplog.text
+
+
+def test_a_whole_config_is_read_without_a_warning(caplog: pytest.LogCaptureFixture) -> None:
+    decoder_config(llama(rope_theta=1e4))
+    assert not caplog.records
+
+
+def test_longrope_that_does_not_depend_on_the_length_is_read() -> None:
+    factors = {"short_factor": [1.0, 2.0] * 4, "long_factor": [1.0, 2.0] * 4, "attention_factor": 1.0}
+    [spec] = decoder_config(scaled("longrope", original_max_position_embeddings=1024, **factors)).ropes
+    assert spec == RopeSpec(theta=1e4, divisors=(1.0, 2.0) * 4)

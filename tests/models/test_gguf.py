@@ -13,14 +13,17 @@ import torch
 from gguf import GGMLQuantizationType
 from gguf_models import GgufDraft, as_gguf
 from hf_models import VOCAB, hf_logits, hf_model, our_logits
+from torch import Tensor
 
 from gamaneh.errors import CorruptModel, UnsupportedModel
-from gamaneh.models.canonical import canonical_weights
+from gamaneh.models.canonical import ModelTensors, canonical_weights
 from gamaneh.models.config import DecoderConfig, RopeSpec
 from gamaneh.models.decoder import Decoder
-from gamaneh.models.gguf import GgufWeights, end_ids, gguf_config
-from gamaneh.models.gguf_file import TENSOR_TYPES, GgufFile
+from gamaneh.models.formats.known import GGUF_FORMATS
+from gamaneh.models.gguf import GgufWeights, gguf_config, stated_ends
+from gamaneh.models.gguf_file import GgufFile
 from gamaneh.models.rope import rope_frequencies
+from gamaneh.models.weights import expand_into
 
 TOKENS = torch.randint(0, VOCAB, (48,), generator=torch.Generator().manual_seed(1)).tolist()
 
@@ -59,6 +62,14 @@ def decoder_of(path: Path) -> Decoder:
     file = GgufFile(path)
     config = gguf_config(file)
     return Decoder(config, canonical_weights(config, GgufWeights(file, config)))
+
+
+def read(path: Path, dtype: torch.dtype = torch.float32) -> Tensor:
+    """The tensor `x` of a file, as numbers."""
+    stored = GgufFile(path).stored("x")
+    out = torch.empty(stored.shape, dtype=dtype)
+    expand_into(out, stored)
+    return out
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -109,11 +120,11 @@ ERRORS = {"F16": 1e-3, "BF16": 1e-2, "Q8_0": 2e-2, "Q5_0": 0.15, "Q5_1": 0.15, "
 def test_a_quantised_tensor_comes_back_within_its_error(kind: str, tmp_path: Path) -> None:
     noise = np.random.default_rng(0).standard_normal((48, 64), dtype=np.float32)
     made = GgufDraft("llama", tensors={"x": noise}, kinds={"x": GGMLQuantizationType[kind]})
-    read = GgufFile(made.write(tmp_path / "x.gguf")).read("x", torch.float32)
-    assert 0 < (read - torch.from_numpy(noise)).abs().max() < ERRORS[kind]
+    back = read(made.write(tmp_path / "x.gguf"))
+    assert 0 < (back - torch.from_numpy(noise)).abs().max() < ERRORS[kind]
 
 
-@pytest.mark.parametrize("kind", TENSOR_TYPES)
+@pytest.mark.parametrize("kind", GGUF_FORMATS)
 def test_chunks_are_joined_to_what_the_library_reads_at_once(kind: str, tmp_path: Path) -> None:
     kind_type = GGMLQuantizationType[kind]
     block, block_bytes = gguf.GGML_QUANT_SIZES[kind_type]
@@ -126,13 +137,13 @@ def test_chunks_are_joined_to_what_the_library_reads_at_once(kind: str, tmp_path
     writer.write_tensors_to_file()
     writer.close()
     expected = torch.from_numpy(gguf.quants.dequantize(raw, kind_type).copy())
-    assert torch.equal(GgufFile(tmp_path / "x.gguf").read("x", torch.float32), expected)
+    assert torch.equal(read(tmp_path / "x.gguf"), expected)
 
 
 def test_a_tensor_comes_in_the_type_asked_for(tmp_path: Path) -> None:
     noise = np.random.default_rng(0).standard_normal((4, 8), dtype=np.float32)
-    file = GgufFile(GgufDraft("llama", tensors={"x": noise}).write(tmp_path / "x.gguf"))
-    assert torch.equal(file.read("x", torch.bfloat16), torch.from_numpy(noise).bfloat16())
+    path = GgufDraft("llama", tensors={"x": noise}).write(tmp_path / "x.gguf")
+    assert torch.equal(read(path, torch.bfloat16), torch.from_numpy(noise).bfloat16())
 
 
 def test_a_tensor_type_that_we_lack_is_named(tmp_path: Path) -> None:
@@ -144,6 +155,20 @@ def test_a_tensor_type_that_we_lack_is_named(tmp_path: Path) -> None:
     writer.close()
     with pytest.raises(UnsupportedModel, match=r"blk\.0\.x must be one of F32.*got IQ2_XXS"):
         GgufFile(tmp_path / "x.gguf")
+
+
+@pytest.mark.parametrize("kind", ["Q8_0", "Q4_0", "F16"])
+def test_blocks_of_reordered_rows_are_those_of_the_file(kind: str, tmp_path: Path) -> None:
+    made = draft()
+    name = "blk.0.attn_q.weight"
+    made.kinds[name] = GGMLQuantizationType[kind]
+    file = GgufFile(made.write(tmp_path / "model.gguf"))
+    config = gguf_config(file)
+    part = ModelTensors(config, GgufWeights(file, config)).stored("layers.0.qkv.weight")[0]
+    assert part.format.name == {"F16": "float16"}.get(kind, kind)
+    assert sorted(map(bytes, part.raw)) == sorted(map(bytes, file.stored(name).raw))
+    ours = hf_model("llama 2").model.layers[0].self_attn.q_proj.weight.detach()
+    assert (torch.from_numpy(part.expand()) - ours).abs().max() < 0.1
 
 
 # -- metadata --------------------------------------------------------------------------------
@@ -182,11 +207,114 @@ def test_layers_of_different_sizes_are_refused(tmp_path: Path) -> None:
         config_of(written(tmp_path, feed_forward_length=[96, 96, 48]))
 
 
-def test_a_part_of_a_split_model_is_refused(tmp_path: Path) -> None:
+# -- keys that change the arithmetic -----------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("attention.causal", False),
+        ("attention.alibi_bias_max", 8.0),
+        ("attention.max_alibi_bias", 8.0),
+        ("rope.scaling.attn_factor", 1.2),
+        ("rope.scaling.yarn_attn_factor", 1.2),
+        ("rope.scaling.yarn_ext_factor", 0.5),
+        ("logit_scale", 0.0625),
+        ("expert_count", 8),
+        ("a_key_of_tomorrow", 1),
+    ],
+)
+def test_a_key_that_may_change_the_arithmetic_is_refused_by_name(key: str, value: Any, tmp_path: Path) -> None:
+    with pytest.raises(UnsupportedModel, match=rf"model\.gguf: llama\.{key} is a .* we do not .*got {value}"):
+        config_of(written(tmp_path, **{key: value}))
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("attention.causal", True),
+        ("attention.alibi_bias_max", 0.0),
+        ("rope.scaling.attn_factor", 1.0),
+        ("rope.scaling.factor", 1.0),
+        ("rope.scaling.yarn_beta_fast", 32.0),
+        ("rope.scaling.finetuned", False),
+        ("logit_scale", 1.0),
+        ("expert_count", 0),
+        ("vocab_size", VOCAB),
+    ],
+)
+def test_a_key_that_changes_nothing_is_accepted(key: str, value: Any, tmp_path: Path) -> None:
+    assert config_of(written(tmp_path, **{key: value})) == config_of(written(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"rope.scaling.factor": 4.0}, r"llama\.rope\.scaling\.factor must come with llama\.rope\.scaling\.type"),
+        ({"rope.scaling.factor": 4.0, "rope.scaling.type": "none"}, r"factor must come with .*'none'"),
+        ({"rope.scaling.yarn_beta_fast": 16.0}, r"llama\.rope\.scaling\.yarn_beta_fast must come with yarn"),
+        ({"rope.freq_base": "500000.0"}, r"llama\.rope\.freq_base must be a number above 0, got '500000\.0'"),
+        ({"rope.freq_base": 0.0}, r"llama\.rope\.freq_base must be a number above 0, got 0"),
+        ({"rope.scaling.factor": 0.0, "rope.scaling.type": "linear"}, r"factor must be a number above 0"),
+        ({"vocab_size": VOCAB + 1}, rf"llama\.vocab_size must be the rows of token_embd\.weight \({VOCAB}\)"),
+        ({"attention.head_count": 0}, r"llama\.attention\.head_count must be a whole number of at least 1, got 0"),
+    ],
+)
+def test_keys_that_contradict_each_other_or_their_rule_are_refused(
+    changes: dict[str, Any], message: str, tmp_path: Path
+) -> None:
+    with pytest.raises(CorruptModel, match=message):
+        config_of(written(tmp_path, **changes))
+
+
+def test_a_base_that_is_not_given_is_warned_of(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    assert config_of(written(tmp_path, **{"rope.freq_base": None})).ropes == (RopeSpec(theta=10000.0),)
+    assert "does not give llama.rope.freq_base; taking 10000.0" in caplog.text
+
+
+# -- split models ------------------------------------------------------------------------------
+
+
+def split(tmp_path: Path, count: int = 3) -> list[Path]:
+    """A model in several files, as llama.cpp splits one; metadata is in the first."""
     made = draft()
-    made.metadata["split.count"] = 3
-    with pytest.raises(UnsupportedModel, match="must be one file, got a part of 3"):
-        GgufFile(made.write(tmp_path / "model.gguf"))
+    names = list(made.tensors)
+    paths = []
+    for number in range(count):
+        part = GgufDraft(made.architecture, dict(made.metadata) if number == 0 else {})
+        part.metadata |= {"split.no": number, "split.count": count, "split.tensors.count": len(names)}
+        part.tensors = {name: made.tensors[name] for name in names[number::count]}
+        paths.append(part.write(tmp_path / f"tiny-{number + 1:05}-of-{count:05}.gguf"))
+    return paths
+
+
+@pytest.mark.parametrize("named", [0, 2])
+def test_a_split_model_is_read_as_one(named: int, tmp_path: Path) -> None:
+    decoder = decoder_of(split(tmp_path)[named])
+    torch.testing.assert_close(
+        our_logits(decoder, TOKENS), hf_logits(hf_model("llama 2"), TOKENS), atol=1e-4, rtol=1e-4
+    )
+
+
+def test_missing_parts_of_a_split_model_are_named(tmp_path: Path) -> None:
+    paths = split(tmp_path)
+    paths[1].unlink()
+    with pytest.raises(CorruptModel, match=r"all 3 parts of the model, lacks tiny-00002-of-00003\.gguf"):
+        GgufFile(paths[0])
+
+
+def test_a_part_under_another_name_is_refused(tmp_path: Path) -> None:
+    alone = split(tmp_path)[0].rename(tmp_path / "model.gguf")
+    with pytest.raises(CorruptModel, match=r"a part of 3 and must be named NAME-00001-of-00003\.gguf"):
+        GgufFile(alone)
+
+
+def test_parts_that_lack_tensors_are_refused(tmp_path: Path) -> None:
+    first = split(tmp_path, 2)[0]
+    made = GgufDraft("llama", {"split.no": 1, "split.count": 2, "split.tensors.count": 30})
+    made.write(tmp_path / "tiny-00002-of-00002.gguf")
+    with pytest.raises(CorruptModel, match=r"must hold \d+ tensors together"):
+        GgufFile(first)
 
 
 def test_an_unknown_tensor_is_named(tmp_path: Path) -> None:
@@ -210,24 +338,36 @@ def test_nan_weights_are_refused(tmp_path: Path) -> None:
         decoder_of(made.write(tmp_path / "model.gguf"))
 
 
-def llama3_divisors(factor: float, head_dim: int = 16, theta: float = 10000.0) -> np.ndarray[Any, Any]:
-    scaled = RopeSpec(theta=theta, scaling="llama3", factor=factor, original_context=8192)
+def llama3_divisors(factor: float, original: int = 8192) -> np.ndarray[Any, Any]:
+    scaled = RopeSpec(scaling="llama3", factor=factor, original_context=original)
     origin = torch.zeros(1)
-    plain = rope_frequencies(RopeSpec(theta=theta), head_dim, origin)
-    return (plain / rope_frequencies(scaled, head_dim, origin)).numpy()
+    return (rope_frequencies(RopeSpec(), 16, origin) / rope_frequencies(scaled, 16, origin)).numpy()
 
 
-def test_llama3_scaling_is_recovered_from_its_divisors(tmp_path: Path) -> None:
+@pytest.mark.parametrize("original", [8192, 32])
+def test_rope_divisors_are_used_as_the_file_gives_them(original: int, tmp_path: Path) -> None:
+    rope = {"rope_theta": 1e4, "rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
+    model = hf_model("llama 2", rope_parameters={**rope, "original_max_position_embeddings": original})
+    made = as_gguf(model, "llama")
+    made.tensors["rope_freqs.weight"] = llama3_divisors(8.0, original=original)
+    decoder = decoder_of(made.write(tmp_path / "model.gguf"))
+    torch.testing.assert_close(our_logits(decoder, TOKENS), hf_logits(model, TOKENS), atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("divisors", [[1.0] * 7, [1.0] * 7 + [0.0], [1.0] * 7 + [float("nan")]])
+def test_divisors_that_are_none_are_refused(divisors: list[float], tmp_path: Path) -> None:
     made = draft()
-    made.tensors["rope_freqs.weight"] = llama3_divisors(32.0)
-    [spec] = config_of(made.write(tmp_path / "model.gguf")).ropes
-    assert spec == RopeSpec(theta=10000.0, scaling="llama3", factor=32.0, original_context=8192)
+    made.tensors["rope_freqs.weight"] = np.asarray(divisors, dtype=np.float32)
+    with pytest.raises(CorruptModel, match=r"rope_freqs\.weight must hold 8 numbers above 0"):
+        config_of(made.write(tmp_path / "model.gguf"))
 
 
-def test_divisors_of_another_formula_are_refused(tmp_path: Path) -> None:
+def test_divisors_beside_another_scaling_are_refused(tmp_path: Path) -> None:
     made = draft()
-    made.tensors["rope_freqs.weight"] = np.linspace(1, 4, 8, dtype=np.float32)
-    with pytest.raises(UnsupportedModel, match=r"rope_freqs\.weight must follow Llama 3's formula"):
+    made.metadata |= {"llama.rope.scaling.type": "yarn", "llama.rope.scaling.factor": 4.0}
+    made.metadata |= {"llama.rope.scaling.original_context_length": 64}
+    made.tensors["rope_freqs.weight"] = llama3_divisors(8.0)
+    with pytest.raises(UnsupportedModel, match=r"rope_freqs\.weight must stand beside no other scaling, got yarn"):
         config_of(made.write(tmp_path / "model.gguf"))
 
 
@@ -237,7 +377,13 @@ def test_end_tokens_are_those_named_and_control_tokens_known_to_end() -> None:
         "tokenizer.ggml.tokens": ["a", "<|im_end|>", "<|endoftext|>", "<|im_end|>"],
         "tokenizer.ggml.token_type": [1, 1, 3, 3],
     }
-    assert end_ids(metadata) == (3, 2)
+    assert stated_ends(metadata, "model.gguf", rows=4) == (3, 2)
+    assert stated_ends(metadata | {"tokenizer.ggml.eot_token_id": 0}, "model.gguf", rows=4) == (3, 0, 2)
+
+
+def test_an_end_token_outside_the_rows_is_refused() -> None:
+    with pytest.raises(CorruptModel, match=r"model\.gguf: tokenizer\.ggml\.eot_token_id must hold token ids"):
+        stated_ends({"tokenizer.ggml.eot_token_id": 2}, "model.gguf", rows=2)
 
 
 # -- damaged files --------------------------------------------------------------------------

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
+from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -11,10 +14,12 @@ from gguf_models import as_gguf
 from hf_models import hf_logits, hf_model, our_logits, save
 from test_tokenizer import byte_level
 
-from gamaneh.errors import CorruptModel, InvalidOption, ModelError
+from gamaneh.errors import CorruptModel, InvalidOption, ModelError, UnsupportedModel
 from gamaneh.models import fetch, loading
+from gamaneh.models.canonical import weight_shapes
 from gamaneh.models.gguf_tokenizer import backend_from_metadata
-from gamaneh.models.loading import choose_dtype, load, resolve
+from gamaneh.models.loading import DRAFT, TARGET, Role, choose_dtype, load, open_model, resolve
+from gamaneh.models.weights import SafetensorsWeights
 
 TOKENS = [5, 6, 7, 8, 9]
 
@@ -67,22 +72,136 @@ def test_progress_ends_at_the_total(file: Path) -> None:
 
 # -- end tokens -----------------------------------------------------------------------------
 
+ENDOFTEXT, IM_START, IM_END = 0, 1, 2
 
-def test_end_tokens_come_from_the_generation_config_first(folder: Path) -> None:
-    (folder / "generation_config.json").write_text('{"eos_token_id": [4, 5]}')
+
+def edit(folder: Path, name: str, **changes: Any) -> None:
+    """Change keys of a JSON file; None leaves one out."""
+    path = folder / name
+    values = {**(json.loads(path.read_text()) if path.is_file() else {}), **changes}
+    path.write_text(json.dumps({key: value for key, value in values.items() if value is not None}))
+
+
+@pytest.fixture
+def bare(folder: Path) -> Path:
+    """A folder that names one end token, 0, and whose template writes none."""
+    (folder / "chat_template.jinja").unlink(missing_ok=True)
+    edit(folder, "config.json", eos_token_id=None, bos_token_id=None)
+    edit(folder, "tokenizer_config.json", eos_token="<|endoftext|>", chat_template=None)
+    return folder
+
+
+def test_end_tokens_are_the_union_of_all_sources_the_generation_config_first(folder: Path) -> None:
+    edit(folder, "generation_config.json", eos_token_id=[4, 5])
     loaded = load(folder)
-    assert loaded.config.eos_ids == loaded.tokenizer.eos_ids == (4, 5)
+    assert loaded.config.eos_ids == loaded.tokenizer.eos_ids == (4, 5, 2, 1)
 
 
-def test_then_from_the_config(folder: Path) -> None:
-    assert load(folder).tokenizer.eos_ids == (2,)
+def test_the_default_of_a_config_class_is_no_end_token(bare: Path) -> None:
+    assert load(bare).tokenizer.eos_ids == (ENDOFTEXT,)
+    assert load(bare).config.bos_id is None
 
 
-def test_then_from_the_tokenizer(folder: Path) -> None:
-    path = folder / "config.json"
-    path.write_text(json.dumps({**json.loads(path.read_text()), "eos_token_id": None}))
-    loaded = load(folder)
-    assert loaded.config.eos_ids == loaded.tokenizer.eos_ids == (1,)
+@pytest.mark.parametrize(
+    ("file", "value"),
+    [
+        ("generation_config.json", [IM_END]),
+        ("generation_config.json", IM_END),
+        ("config.json", IM_END),
+        ("special_tokens_map.json", "<|im_end|>"),
+        ("special_tokens_map.json", {"content": "<|im_end|>", "special": True}),
+    ],
+)
+def test_an_end_token_that_one_file_alone_names_ends_the_output(file: str, value: Any, bare: Path) -> None:
+    edit(bare, file, **{"eos_token" if file.startswith("special") else "eos_token_id": value})
+    assert set(load(bare).tokenizer.eos_ids) == {ENDOFTEXT, IM_END}
+
+
+def test_an_end_marker_that_only_the_template_writes_ends_the_output(bare: Path) -> None:
+    (bare / "chat_template.jinja").write_text("{% for m in messages %}{{ m.content }}<|im_end|>{% endfor %}")
+    assert set(load(bare).tokenizer.eos_ids) == {ENDOFTEXT, IM_END}
+
+
+@pytest.mark.parametrize("kind", [1, 3, 4])
+def test_a_gguf_file_ends_where_its_folder_does_whatever_the_type_of_the_marker(kind: int, tmp_path: Path) -> None:
+    draft = as_gguf(hf_model("llama 2"), "llama")
+    types = byte_level()["tokenizer.ggml.token_type"]
+    draft.metadata |= byte_level(eos_token_id=1, token_type=[*types[:2], kind, *types[3:]])
+    assert {1, IM_END} <= set(load(draft.write(tmp_path / "tiny.gguf")).tokenizer.eos_ids)
+
+
+@pytest.mark.parametrize("value", [10**6, -1, "2", [2, "x"], True])
+@pytest.mark.parametrize("file", ["generation_config.json", "config.json"])
+def test_an_end_id_that_is_none_of_the_model_is_refused_by_file_and_key(file: str, value: Any, bare: Path) -> None:
+    edit(bare, file, eos_token_id=value)
+    with pytest.raises(CorruptModel, match=rf"{file}: eos_token_id must hold token ids from 0 to 95, got"):
+        load(bare)
+
+
+def test_an_end_token_that_the_vocabulary_lacks_is_refused(bare: Path) -> None:
+    edit(bare, "special_tokens_map.json", eos_token="<|nowhere|>")
+    with pytest.raises(CorruptModel, match=r"special_tokens_map\.json: eos_token must be one of .*<\|nowhere\|>"):
+        load(bare)
+
+
+def test_tokens_without_a_row_are_warned_of(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+    load(folder)
+    assert "vocab_size is 96, its tokenizer has 170 more" in caplog.text
+
+
+# -- whose weights, and what was given --------------------------------------------------------
+
+
+@pytest.mark.parametrize(("role", "told"), [(TARGET, "target .*option model"), (DRAFT, "draft .*option draft_model")])
+def test_errors_name_whose_weights_they_are_about(role: Role, told: str, folder: Path) -> None:
+    edit(folder, "config.json", rope_theta="500000.0", rope_parameters=None)
+    with pytest.raises(CorruptModel, match=rf"{told}.*tiny-llama.*rope_theta must be a number above 0"):
+        load(folder, role=role)
+
+
+def test_errors_come_before_weights_are_read(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(SafetensorsWeights, "stored", lambda *_: pytest.fail("weights were read"))
+    edit(folder, "config.json", intermediate_size=97)
+    with pytest.raises(CorruptModel, match=r"gate_proj\.weight must have shape \(97, 64\), got \(96, 64\)"):
+        open_model(folder)
+
+
+def test_opening_reads_no_weights(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(SafetensorsWeights, "stored", lambda *_: pytest.fail("weights were read"))
+    with closing(open_model(folder)) as opened:
+        assert opened.config.vocab_size == 96
+        assert opened.tokenizer.eos_ids
+        assert set(opened.tensors.names) == set(weight_shapes(opened.config))
+
+
+@pytest.mark.parametrize("name", ["/nowhere/model", "./nowhere", "nowhere.gguf", "~/nowhere-at-all"])
+def test_a_path_that_leads_nowhere_is_named_for_that(name: str) -> None:
+    with pytest.raises(ModelError, match=rf"target {re.escape(name)} .*no file or folder is there"):
+        load(name)
+
+
+def test_an_adapter_is_refused_as_one(tmp_path: Path) -> None:
+    (tmp_path / "adapter_config.json").write_text('{"base_model_name_or_path": "owner/base"}')
+    with pytest.raises(UnsupportedModel, match=r"got an adapter \(adapter_config\.json\) for owner/base"):
+        load(tmp_path)
+
+
+def test_an_adapter_beside_a_model_is_refused(folder: Path) -> None:
+    (folder / "adapter_config.json").write_text('{"base_model_name_or_path": "owner/base"}')
+    with pytest.raises(UnsupportedModel, match=r"adapter .* for owner/base, which would be left out"):
+        load(folder)
+
+
+def test_several_models_in_a_folder_are_listed(file: Path) -> None:
+    copy = file.with_name("other.gguf")
+    copy.write_bytes(file.read_bytes())
+    with pytest.raises(CorruptModel, match=r"got 2 GGUF files; name one of them: other\.gguf, tiny\.gguf"):
+        load(file.parent)
+
+
+def test_a_config_beside_a_gguf_file_is_no_second_model(file: Path) -> None:
+    (file.parent / "config.json").write_text("{}")
+    assert load(file.parent).path == file
 
 
 # -- type and device ------------------------------------------------------------------------

@@ -155,6 +155,26 @@ def test_user_defined_tokens_stay_whole_but_are_text() -> None:
     assert made.token_bytes(token) == b"<tool_call>"
 
 
+def test_an_entry_outside_the_byte_alphabet_stands_for_itself() -> None:
+    tokens = byte_level()["tokenizer.ggml.tokens"]
+    made = tokenizer(byte_level(tokens=[*tokens[:-1], "a b→"], token_type=[CONTROL] * 3 + [NORMAL] * (len(tokens) - 3)))
+    token = made.vocab()["a b→"]
+    assert made.token_bytes(token) == "a b→".encode() == made.decode([token]).encode()
+
+
+@pytest.mark.parametrize(
+    ("kind", "visible"), [(NORMAL, True), (CONTROL, False), (USER_DEFINED, True), (UNUSED, None), (BYTE, True)]
+)
+def test_types_of_tokens_decide_what_is_whole_and_what_is_shown(kind: int, visible: bool | None) -> None:
+    tokens = byte_level()["tokenizer.ggml.tokens"]
+    types = byte_level()["tokenizer.ggml.token_type"]
+    made = tokenizer(byte_level(tokens=[*tokens, "<think>"], token_type=[*types, kind]))
+    whole = made.encode("a<think>b")
+    if kind in (CONTROL, USER_DEFINED):
+        assert len(whole) == 3
+    assert made.decode(whole) == ("ab" if visible is False else "a<think>b")
+
+
 def test_padding_has_no_token() -> None:
     made = tokenizer(byte_level())
     assert "[PAD]" not in made.vocab()
@@ -191,6 +211,20 @@ def test_the_begin_token_is_added_where_the_model_wants_it(metadata: dict[str, A
     made = tokenizer(metadata)
     plain = made.encode("he", special=False)
     assert made.encode("he") == expected + plain
+
+
+@pytest.mark.parametrize("make", [lambda: byte_level(add_bos_token=True), sentence_piece])
+def test_the_begin_token_is_not_added_to_a_text_that_begins_with_it(make: Any) -> None:
+    made = tokenizer(make())
+    begin = made.token_text(made.bos_id or 0)
+    assert made.encode(f"{begin}hello") == [made.bos_id, *made.encode("hello", special=False)]
+    assert made.encode(f"{begin}{begin}he")[:3] == [made.bos_id, made.bos_id, *made.encode("he", special=False)][:3]
+    assert made.encode(begin) == [made.bos_id]
+
+
+def test_begin_tokens_that_a_text_holds_stay_where_none_is_added() -> None:
+    made = tokenizer(byte_level())
+    assert made.encode("<|endoftext|><|endoftext|>he") == [0, 0, *made.encode("he")]
 
 
 def test_the_end_token_is_added_where_the_model_wants_it() -> None:
@@ -238,6 +272,36 @@ def test_missing_merges_are_named() -> None:
     del metadata["tokenizer.ggml.merges"]
     with pytest.raises(CorruptModel, match=r"tokenizer\.ggml\.merges"):
         backend_from_metadata(metadata)
+
+
+def test_missing_types_are_named() -> None:
+    metadata = byte_level()
+    del metadata["tokenizer.ggml.token_type"]
+    with pytest.raises(CorruptModel, match=r"must have tokenizer\.ggml\.token_type"):
+        backend_from_metadata(metadata)
+
+
+def test_a_missing_pre_tokenizer_is_warned_of(caplog: pytest.LogCaptureFixture) -> None:
+    metadata = byte_level()
+    del metadata["tokenizer.ggml.pre"]
+    assert pieces(tokenizer(metadata), "123") == ["123"]
+    assert "does not give tokenizer.ggml.pre" in caplog.text
+
+
+@pytest.mark.parametrize("scores", [None, [0.0] * 5, ["x"] * 272])
+def test_scores_that_do_not_fit_the_tokens_are_named(scores: list[Any] | None) -> None:
+    metadata = sentence_piece()
+    metadata["tokenizer.ggml.scores"] = scores and (scores * 300)[: len(metadata["tokenizer.ggml.tokens"]) - 1]
+    if scores is None:
+        del metadata["tokenizer.ggml.scores"]
+    with pytest.raises(CorruptModel, match=r"tokenizer\.ggml\.scores"):
+        backend_from_metadata(metadata)
+
+
+@pytest.mark.parametrize("token", ["2", -1, 2.5])
+def test_an_id_that_is_none_is_named(token: Any) -> None:
+    with pytest.raises(CorruptModel, match=r"tokenizer\.ggml\.eos_token_id must hold token ids from 0 to"):
+        backend_from_metadata(byte_level(eos_token_id=token))
 
 
 @pytest.mark.parametrize(

@@ -9,13 +9,15 @@ from pathlib import Path
 
 import pytest
 import torch
-from hf_models import hf_model, save
+from hf_models import hf_logits, hf_model, our_logits, save
 from safetensors.torch import load_file, save_file
 from torch import Tensor
+from transformers import AutoModelForCausalLM
 
 from gamaneh.errors import CorruptModel, UnsupportedModel
-from gamaneh.models.canonical import canonical_weights, weight_shapes
+from gamaneh.models.canonical import ModelTensors, canonical_weights, weight_shapes, with_own_head
 from gamaneh.models.config import DecoderConfig
+from gamaneh.models.decoder import Decoder
 from gamaneh.models.families import decoder_config
 from gamaneh.models.weights import INDEX, SINGLE, SafetensorsWeights, read_json
 
@@ -146,7 +148,7 @@ def test_a_number_that_float16_cannot_hold_is_refused(llama: Path) -> None:
 
 def test_integer_weights_are_refused(llama: Path) -> None:
     edit(llama, lambda tensors: tensors.update({Q_PROJ: torch.ones(64, 64, dtype=torch.int8)}))
-    with pytest.raises(UnsupportedModel, match=f"{Q_PROJ}.*got torch.int8"):
+    with pytest.raises(UnsupportedModel, match=f"{Q_PROJ}.*got I8"):
         read(llama)
 
 
@@ -192,3 +194,81 @@ def test_a_json_file_that_is_no_object_is_refused(tmp_path: Path, content: str) 
     (tmp_path / "config.json").write_text(content)
     with pytest.raises(CorruptModel, match=r"config\.json must be a JSON object"):
         read_json(tmp_path / "config.json")
+
+
+# -- files and heads that contradict the config ------------------------------------------------
+
+
+def test_shards_are_told_apart_by_their_numbers_where_there_is_no_index(sharded: Path) -> None:
+    expected = read(sharded)["norm"]
+    (sharded / INDEX).unlink()
+    assert torch.equal(read(sharded)["norm"], expected)
+
+
+@pytest.mark.parametrize("left", [0, 1])
+def test_missing_shards_are_named_without_an_index(sharded: Path, left: int) -> None:
+    (sharded / INDEX).unlink()
+    shards = sorted(sharded.glob("*.safetensors"))
+    for shard in shards[:left] + shards[left + 1 :]:
+        shard.unlink()
+    with pytest.raises(CorruptModel, match=rf"lacks .*{shards[1 - left].name}"):
+        SafetensorsWeights(sharded)
+
+
+def test_several_files_that_are_no_shards_are_listed(llama: Path) -> None:
+    (llama / "other.safetensors").write_bytes((llama / SINGLE).read_bytes())
+    (llama / SINGLE).rename(llama / "one.safetensors")
+    with pytest.raises(CorruptModel, match=r"2 safetensors files apart: one\.safetensors, other\.safetensors"):
+        SafetensorsWeights(llama)
+
+
+@pytest.mark.parametrize("equal", [True, False])
+def test_a_head_that_differs_from_a_tied_embedding_is_used_as_the_library_does(
+    equal: bool, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    save("smollm2", tmp_path)
+
+    def add_head(tensors: dict[str, Tensor]) -> None:
+        tensors["lm_head.weight"] = tensors["model.embed_tokens.weight"] * (1.0 if equal else 0.5)
+
+    edit(tmp_path, add_head)
+    source = SafetensorsWeights(tmp_path)
+    config = with_own_head(config_of(tmp_path), source, "config.json")
+    assert config.tied_embedding is equal
+    assert equal or "config.json says tie_word_embeddings, but lm_head.weight differs" in caplog.text
+    library = AutoModelForCausalLM.from_pretrained(tmp_path)
+    tokens = list(range(20))
+    torch.testing.assert_close(
+        our_logits(Decoder(config, canonical_weights(config, source)), tokens),
+        hf_logits(library, tokens),
+        atol=1e-4,
+        rtol=1e-4,
+    )
+
+
+def test_a_missing_head_that_no_flag_explains_is_named_with_the_flag(llama: Path) -> None:
+    edit(llama, lambda tensors: tensors.pop("lm_head.weight"))
+    with pytest.raises(CorruptModel, match=r"lacks the tensors lm_head\.weight, .* not say tie_word_embeddings: true"):
+        read(llama)
+
+
+# -- tensors as they are stored ----------------------------------------------------------------
+
+
+def test_stored_parts_are_the_bytes_of_the_file_and_stack_to_the_numbers(llama: Path) -> None:
+    tensors = ModelTensors(config_of(llama), SafetensorsWeights(llama))
+    parts = tensors.stored("layers.0.qkv.weight")
+    assert [part.format.name for part in parts] == ["float32"] * 3
+    stacked = torch.cat([torch.from_numpy(part.expand()) for part in parts])
+    assert torch.equal(stacked, tensors.dense("layers.0.qkv.weight", torch.float32))
+    in_file = load_file(llama / SINGLE)[Q_PROJ].numpy()
+    assert parts[0].raw.tobytes() == in_file.tobytes()
+    assert parts[0].raw.base is not None  # a view of the mapped file
+
+
+@pytest.mark.parametrize(("dtype", "name"), [(torch.bfloat16, "bfloat16"), (torch.float16, "float16")])
+def test_stored_parts_keep_the_type_of_the_file(dtype: torch.dtype, name: str, llama: Path) -> None:
+    edit(llama, lambda tensors: tensors.update({Q_PROJ: tensors[Q_PROJ].to(dtype)}))
+    part = SafetensorsWeights(llama).stored(Q_PROJ)
+    assert (part.format.name, part.nbytes) == (name, 64 * 64 * 2)
+    assert torch.equal(torch.from_numpy(part.expand()), load_file(llama / SINGLE)[Q_PROJ].float())

@@ -24,6 +24,7 @@ from gamaneh.engine.llm import Generation
 from gamaneh.errors import InvalidRequest
 from gamaneh.models.gguf import GgufWeights, gguf_config
 from gamaneh.models.gguf_file import GgufFile
+from gamaneh.models.weights import read_tensor
 from gamaneh.options import SamplingParams
 from tools.speed.configuration import fixed_length
 
@@ -116,4 +117,4 @@ def _from_gguf(path: Path, dtype: torch.dtype) -> PreTrainedModel:
 def _gguf_tensors(path: Path, dtype: torch.dtype) -> dict[str, Tensor]:
     with closing(GgufFile(path)) as file:
         weights = GgufWeights(file, gguf_config(file))
-        return {name: weights.get(name, dtype) for name in weights.names}
+        return {name: read_tensor(weights, name, dtype) for name in weights.names}

@@ -17,6 +17,7 @@ class RopeSpec:
         original_context: context length before stretching.
         low_freq_factor, high_freq_factor: llama3 only.
         beta_fast, beta_slow, attention_factor: yarn only; `attention_factor` scales cos and sin.
+        divisors: one per rotated pair, which its frequency is divided by after scaling; empty for none.
     """
 
     theta: float = 10000.0
@@ -31,6 +32,7 @@ class RopeSpec:
     mscale: float | None = None
     mscale_all_dim: float | None = None
     truncate: bool = True
+    divisors: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

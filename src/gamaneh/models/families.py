@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterable, Mapping
+import logging
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from transformers import CONFIG_MAPPING
 
 from gamaneh.errors import CorruptModel, UnsupportedModel
-from gamaneh.models.config import DecoderConfig, LayerSpec, RopeSpec
+from gamaneh.models.config import DecoderConfig, LayerSpec
+from gamaneh.models.keys import Keys
+from gamaneh.models.rope_settings import ROPE_KEYS, RopePlaces, read_rope, stretched
 
-Settings = Mapping[str, Any]
-"""A `config.json` with its defaults filled in and its old spellings replaced."""
+LOGGER = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,57 +27,65 @@ class Family:
         switches: fields of `DecoderConfig` in which the family differs from the plain one.
         names: tensor of a layer of ours -> names of the tensors to stack.
         norm_shift: number to add to every norm weight.
+        ropes: where the config keeps the settings of each entry of `DecoderConfig.ropes`.
     """
 
     architectures: tuple[str, ...]
-    switches: Callable[[Settings], dict[str, Any]]
+    switches: Callable[[Keys], dict[str, Any]]
     names: Mapping[str, tuple[str, ...]]
     norm_shift: float = 0.0
+    ropes: tuple[RopePlaces, ...] = (RopePlaces(),)
 
 
-def decoder_config(hf: Mapping[str, Any]) -> DecoderConfig:
+def decoder_config(hf: Mapping[str, Any], source: str = "config.json") -> DecoderConfig:
     """Read the content of a Hugging Face `config.json`, in its old or its new spelling.
+
+    Args:
+        source: what errors call the file.
 
     Raises:
         UnsupportedModel: an architecture, a rope scaling or a feature that we do not have.
-        CorruptModel: values that contradict each other.
+        CorruptModel: a value is missing or breaks its rule, or values contradict each other.
     """
-    family, hf = _family(hf)
-    settings = _settings(hf)
+    family, hf = _family(hf, source)
+    stated = Keys(hf, source)
+    _check_numbers(stated)
+    settings = _settings(hf, source)
     _refuse_features(settings)
-    rope = settings["rope_parameters"]
-    context = settings["max_position_embeddings"]
-    common: dict[str, Any] = {
-        "family": hf["model_type"],
-        "vocab_size": settings["vocab_size"],
-        "hidden_size": settings["hidden_size"],
-        "intermediate_size": settings["intermediate_size"],
-        "num_heads": settings["num_attention_heads"],
-        "num_kv_heads": settings["num_key_value_heads"],
-        "head_dim": settings.get("head_dim") or settings["hidden_size"] // settings["num_attention_heads"],
-        "norm_eps": settings["rms_norm_eps"],
-        "activation": _activation(settings),
-        "tied_embedding": bool(settings["tie_word_embeddings"]),
-        "bos_id": settings.get("bos_token_id"),
-        "eos_ids": token_ids(settings.get("eos_token_id")),
-    }
+    _warn_of_defaults(stated, settings)
+    heads, kv_heads = settings.whole("num_attention_heads"), settings.whole("num_key_value_heads")
+    hidden, vocab_size = settings.whole("hidden_size"), settings.whole("vocab_size")
+    context, layers = settings.whole("max_position_embeddings"), settings.whole("num_hidden_layers")
+    if heads % kv_heads:
+        settings.refuse("num_attention_heads", f"must be a multiple of num_key_value_heads ({kv_heads})")
     own = family.switches(settings)
-    own.setdefault("layers", (LayerSpec(),) * settings["num_hidden_layers"])
-    if "ropes" not in own:
-        own["ropes"] = (_rope(rope, context),)
-    config = DecoderConfig(max_context=max(_stretched(spec, context) for spec in own["ropes"]), **common, **own)
-    _check_sizes(config)
+    ropes = tuple(read_rope(stated, places, context) for places in family.ropes)
+    config = DecoderConfig(
+        **{
+            "family": hf["model_type"],
+            "vocab_size": vocab_size,
+            "hidden_size": hidden,
+            "intermediate_size": settings.whole("intermediate_size"),
+            "num_heads": heads,
+            "num_kv_heads": kv_heads,
+            "head_dim": settings.whole("head_dim", hidden // heads),
+            "layers": (LayerSpec(),) * layers,
+            "max_context": stretched(ropes, context),
+            "ropes": ropes,
+            "norm_eps": settings.number("rms_norm_eps"),
+            "activation": _activation(settings),
+            "tied_embedding": settings.flag("tie_word_embeddings", False),
+            "bos_id": stated.token("bos_token_id", vocab_size),
+            "eos_ids": stated.tokens("eos_token_id", vocab_size),
+            **own,
+        }
+    )
+    if config.head_dim % 2:
+        settings.refuse("head_dim", "must be even")
     return config
 
 
-def token_ids(value: int | Iterable[int] | None) -> tuple[int, ...]:
-    """One id, several or none, as configuration files write them."""
-    if value is None:
-        return ()
-    return (value,) if isinstance(value, int) else tuple(value)
-
-
-def _family(hf: Mapping[str, Any]) -> tuple[Family, Mapping[str, Any]]:
+def _family(hf: Mapping[str, Any], source: str) -> tuple[Family, Mapping[str, Any]]:
     """The family, and the part of the config that is about the language model."""
     kind, architectures = hf.get("model_type"), hf.get("architectures") or ()
     if kind in _WRAPPERS and "text_config" in hf:
@@ -86,18 +96,54 @@ def _family(hf: Mapping[str, Any]) -> tuple[Family, Mapping[str, Any]]:
     if family is None or not set(architectures) <= set(family.architectures):
         known = sorted({name for entry in FAMILIES.values() for name in entry.architectures})
         raise UnsupportedModel(
-            f"architecture must be one of {', '.join(known)}; got {', '.join(architectures) or kind!r}"
-            f" (model_type {kind!r})"
+            f"{source}: architecture must be one of {', '.join(known)}; "
+            f"got {', '.join(map(str, architectures)) or kind!r} (model_type {kind!r})"
         )
     return family, hf
 
 
-def _settings(hf: Mapping[str, Any]) -> Settings:
+def _settings(hf: Mapping[str, Any], source: str) -> Keys:
+    """The settings with the library's defaults filled in; rotary ones and ids of tokens are read as they are stated."""
+    plain = {key: value for key, value in hf.items() if key not in (*ROPE_KEYS, *_TOKENS)}
     try:
-        config = CONFIG_MAPPING[hf["model_type"]].from_dict(copy.deepcopy(dict(hf)))
-        return dict(config.to_dict())
+        config = CONFIG_MAPPING[hf["model_type"]].from_dict(copy.deepcopy(plain))
+        return Keys(dict(config.to_dict()), source)
     except Exception as error:  # the library raises what it likes at a bad value
-        raise CorruptModel(f"config of a {hf['model_type']} model cannot be read: {error}") from error
+        raise CorruptModel(
+            f"{source} of a {hf['model_type']} model cannot be read: {' '.join(str(error).split())}"
+        ) from error
+
+
+_TOKENS = ("bos_token_id", "eos_token_id", "pad_token_id")
+"""Keys that are read as they are stated: the default of a config class says nothing about a model."""
+
+_WHOLE = (
+    "vocab_size",
+    "hidden_size",
+    "intermediate_size",
+    "num_hidden_layers",
+    "num_attention_heads",
+    "num_key_value_heads",
+    "head_dim",
+    "max_position_embeddings",
+)
+
+
+def _check_numbers(stated: Keys) -> None:
+    """Refuse bad numbers by their own names, before the library does."""
+    for key in _WHOLE:
+        stated.whole(key, 1)
+    stated.number("rms_norm_eps", 1.0)
+
+
+_MATTERS = ("num_attention_heads", "rms_norm_eps", "max_position_embeddings")
+"""Settings that no shape of a tensor tells."""
+
+
+def _warn_of_defaults(stated: Keys, settings: Keys) -> None:
+    missing = [f"{key} {settings.get(key)}" for key in _MATTERS if stated.get(key) is None]
+    if missing:
+        LOGGER.warning("%s leaves values to the defaults of transformers: %s", stated.source, ", ".join(missing))
 
 
 _REFUSED = (
@@ -110,128 +156,74 @@ _REFUSED = (
 )
 
 
-def _refuse_features(settings: Settings) -> None:
+def _refuse_features(settings: Keys) -> None:
     for feature in _REFUSED:
         if settings.get(feature):
-            raise UnsupportedModel(f"{feature} is a feature that we do not have, got {settings[feature]!r}")
+            value = f"got {settings.get(feature)!r:.200}"
+            raise UnsupportedModel(f"{settings.source}: {feature} is a feature that we do not have, {value}")
 
 
-def _activation(settings: Settings) -> str:
+def _activation(settings: Keys) -> str:
     name = settings.get("hidden_activation") or settings.get("hidden_act")
     if name not in _ACTIVATIONS:
-        raise UnsupportedModel(f"activation must be one of {', '.join(_ACTIVATIONS)}; got {name!r}")
+        raise UnsupportedModel(f"{settings.source}: activation must be one of {', '.join(_ACTIVATIONS)}; got {name!r}")
     return _ACTIVATIONS[name]
 
 
 _ACTIVATIONS = {"silu": "silu", "gelu_pytorch_tanh": "gelu_tanh"}
 
 
-def _check_sizes(config: DecoderConfig) -> None:
-    sizes = ("vocab_size", "hidden_size", "intermediate_size", "num_heads", "num_kv_heads", "head_dim", "num_layers")
-    for name in (*sizes, "max_context"):
-        if getattr(config, name) < 1:
-            raise CorruptModel(f"{name} must be at least 1, got {getattr(config, name)}")
-    if config.num_heads % config.num_kv_heads:
-        raise CorruptModel(
-            f"num_heads must be a multiple of num_kv_heads ({config.num_kv_heads}), got {config.num_heads}"
-        )
-    if config.head_dim % 2:
-        raise CorruptModel(f"head_dim must be even, got {config.head_dim}")
-
-
-# -- rotary embedding ---------------------------------------------------------------------------
-
-_SCALINGS = {name: name for name in ("linear", "dynamic", "llama3", "yarn")} | {"default": "none"}
-
-_ROPE_FIELDS = {
-    "rope_theta": "theta",
-    "factor": "factor",
-    "original_max_position_embeddings": "original_context",
-    "low_freq_factor": "low_freq_factor",
-    "high_freq_factor": "high_freq_factor",
-    "beta_fast": "beta_fast",
-    "beta_slow": "beta_slow",
-    "attention_factor": "attention_factor",
-    "mscale": "mscale",
-    "mscale_all_dim": "mscale_all_dim",
-    "truncate": "truncate",
-}
-
-_ROPE_IGNORED = {"rope_type", "type", "finetuned", "partial_rotary_factor"}
-
-
-def _rope(parameters: Mapping[str, Any], context: int) -> RopeSpec:
-    kind = parameters.get("rope_type", "default")
-    if kind not in _SCALINGS:
-        raise UnsupportedModel(f"rope scaling must be one of {', '.join(_SCALINGS)}; got {kind!r}")
-    if (parameters.get("partial_rotary_factor") or 1.0) != 1.0:
-        raise UnsupportedModel(f"partial_rotary_factor must be 1, got {parameters['partial_rotary_factor']}")
-    unknown = parameters.keys() - _ROPE_FIELDS.keys() - _ROPE_IGNORED
-    if unknown:
-        raise UnsupportedModel(f"rope parameters must be among {', '.join(_ROPE_FIELDS)}; got {', '.join(unknown)}")
-    given = {field: parameters[key] for key, field in _ROPE_FIELDS.items() if parameters.get(key) is not None}
-    if kind == "dynamic":
-        given["original_context"] = context
-    return RopeSpec(scaling=_SCALINGS[kind], **given)  # type: ignore[arg-type]
-
-
-def _stretched(spec: RopeSpec, context: int) -> int:
-    """Longest context: these two scalings are told the length before stretching, the others after."""
-    if spec.scaling in ("dynamic", "yarn"):
-        return max(context, int(spec.original_context * spec.factor))
-    return context
-
-
 # -- what the families differ in -----------------------------------------------------------------
 
 
-def _windows(settings: Settings) -> list[int | None]:
+def _windows(settings: Keys) -> list[int | None]:
     """Attention window of each layer, by `layer_types`."""
-    kinds = settings["layer_types"]
-    known = {"full_attention": None, "sliding_attention": settings.get("sliding_window")}
+    kinds, layers = settings.need("layer_types"), settings.whole("num_hidden_layers")
+    known = ("full_attention", "sliding_attention")
     for kind in kinds:
         if kind not in known:
-            raise UnsupportedModel(f"layer_types must be among {', '.join(known)}; got {kind!r}")
-    if "sliding_attention" in kinds and known["sliding_attention"] is None:
-        raise CorruptModel("sliding_window must be a number where layer_types has sliding_attention, got None")
-    if len(kinds) != settings["num_hidden_layers"]:
-        raise CorruptModel(f"layer_types must name {settings['num_hidden_layers']} layers, got {len(kinds)}")
-    return [known[kind] for kind in kinds]
+            raise UnsupportedModel(f"{settings.source}: layer_types must be among {', '.join(known)}; got {kind!r}")
+    if len(kinds) != layers:
+        raise CorruptModel(f"{settings.source}: layer_types must name {layers} layers, got {len(kinds)}")
+    if "sliding_attention" not in kinds:
+        return [None] * layers
+    window = settings.whole("sliding_window")
+    return [window if kind == "sliding_attention" else None for kind in kinds]
 
 
-def _llama(settings: Settings) -> dict[str, Any]:
-    bias = settings["attention_bias"]
-    return {"qkv_bias": bias, "out_bias": bias, "mlp_bias": settings["mlp_bias"]}
+def _llama(settings: Keys) -> dict[str, Any]:
+    bias = settings.flag("attention_bias", False)
+    return {"qkv_bias": bias, "out_bias": bias, "mlp_bias": settings.flag("mlp_bias", False)}
 
 
-def _mistral(settings: Settings) -> dict[str, Any]:
-    return {"layers": (LayerSpec(settings["sliding_window"]),) * settings["num_hidden_layers"]}
+def _mistral(settings: Keys) -> dict[str, Any]:
+    window = None if settings.get("sliding_window") is None else settings.whole("sliding_window")
+    return {"layers": (LayerSpec(window),) * settings.whole("num_hidden_layers")}
 
 
-def _qwen2(settings: Settings) -> dict[str, Any]:
+def _qwen2(settings: Keys) -> dict[str, Any]:
     return {"qkv_bias": True, "layers": tuple(map(LayerSpec, _windows(settings)))}
 
 
-def _qwen3(settings: Settings) -> dict[str, Any]:
-    bias = settings["attention_bias"]
+def _qwen3(settings: Keys) -> dict[str, Any]:
+    bias = settings.flag("attention_bias", False)
     return {"qk_norm": True, "qkv_bias": bias, "out_bias": bias, "layers": tuple(map(LayerSpec, _windows(settings)))}
 
 
-def _smollm3(settings: Settings) -> dict[str, Any]:
-    rotated = settings["no_rope_layers"]  # 1 where a layer does rotate
-    specs = [LayerSpec(window, 0 if on else None) for window, on in zip(_windows(settings), rotated, strict=False)]
+def _smollm3(settings: Keys) -> dict[str, Any]:
+    windows, rotated = _windows(settings), settings.need("no_rope_layers")  # 1 where a layer does rotate
+    if not isinstance(rotated, list) or len(rotated) != len(windows):
+        settings.refuse("no_rope_layers", f"must have an entry for each of {len(windows)} layers")
+    specs = [LayerSpec(window, 0 if on else None) for window, on in zip(windows, rotated, strict=True)]
     return {**_llama(settings), "layers": tuple(specs)}
 
 
-def _gemma3(settings: Settings) -> dict[str, Any]:
-    parameters, context = settings["rope_parameters"], settings["max_position_embeddings"]
-    windows = _windows(settings)
-    bias = settings["attention_bias"]
+def _gemma3(settings: Keys) -> dict[str, Any]:
+    bias = settings.flag("attention_bias", False)
     return {
-        "ropes": tuple(_rope(parameters[kind], context) for kind in ("full_attention", "sliding_attention")),
-        "layers": tuple(LayerSpec(window, 0 if window is None else 1) for window in windows),
-        "embedding_scale": settings["hidden_size"] ** 0.5,
-        "attention_scale": settings["query_pre_attn_scalar"] ** -0.5,
+        "layers": tuple(LayerSpec(window, 0 if window is None else 1) for window in _windows(settings)),
+        "embedding_scale": settings.whole("hidden_size") ** 0.5,
+        "attention_scale": settings.number("query_pre_attn_scalar") ** -0.5,
         "qk_norm": True,
         "post_norms": True,
         "qkv_bias": bias,
@@ -267,14 +259,19 @@ _PHI3_NAMES = {
     "gate_up.weight": ("mlp.gate_up_proj.weight",),
 }
 
+_GEMMA3_ROPES = (
+    RopePlaces(default_theta=1e6),
+    RopePlaces("sliding_attention", "rope_local_base_freq", scaled=False),
+)
+
 FAMILIES: Mapping[str, Family] = {
     "llama": Family(("LlamaForCausalLM",), _llama, _NAMES),
     "mistral": Family(("MistralForCausalLM",), _mistral, _NAMES),
     "qwen2": Family(("Qwen2ForCausalLM",), _qwen2, _NAMES),
     "qwen3": Family(("Qwen3ForCausalLM",), _qwen3, _NAMES),
-    "smollm3": Family(("SmolLM3ForCausalLM",), _smollm3, _NAMES),
+    "smollm3": Family(("SmolLM3ForCausalLM",), _smollm3, _NAMES, ropes=(RopePlaces(default_theta=2e6),)),
     "gemma3_text": Family(
-        ("Gemma3ForCausalLM", "Gemma3ForConditionalGeneration"), _gemma3, _GEMMA3_NAMES, norm_shift=1.0
+        ("Gemma3ForCausalLM", "Gemma3ForConditionalGeneration"), _gemma3, _GEMMA3_NAMES, 1.0, _GEMMA3_ROPES
     ),
     "phi3": Family(("Phi3ForCausalLM",), _mistral, _PHI3_NAMES),
 }

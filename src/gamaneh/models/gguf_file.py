@@ -1,37 +1,34 @@
-"""The GGUF container: metadata, a table of tensors, and their data, dequantised on demand.
+"""The GGUF container: metadata, a table of tensors, and their bytes as they are.
 
 The layout is that of ggml's `docs/gguf.md`, versions 2 and 3. The header is parsed here because the
-reader of the `gguf` package takes over ten seconds for a vocabulary of 150,000 tokens; its tables of
-block sizes and its dequantisation are used as they are.
+reader of the `gguf` package takes over ten seconds for a vocabulary of 150,000 tokens; its table of
+block sizes is used as it is.
 """
 
 from __future__ import annotations
 
 import math
-import os
+import re
 import struct
 from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import torch
 from gguf.constants import GGML_QUANT_SIZES, GGMLQuantizationType
-from gguf.quants import dequantize
-from torch import Tensor
 
 from gamaneh.errors import CorruptModel, UnsupportedModel
+from gamaneh.models.formats.known import GGUF_FORMATS, gguf_format
+from gamaneh.models.formats.stored import StoredTensor
+from gamaneh.models.keys import Keys
 
 Metadata = Mapping[str, Any]
 """Keys of the header."""
 
-TENSOR_TYPES = ("F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q4_K", "Q5_K", "Q6_K")
-
 _MAGIC, _VERSIONS, _ALIGNMENT = b"GGUF", (2, 3), 32
-_CHUNK = 1 << 16  # numbers dequantised at once; they and their temporaries stay in the CPU's cache
+_SPLIT_NAME = re.compile(r"(.+)-(\d{5})-of-(\d{5})\.gguf")
 _STRING, _ARRAY = 8, 9
 _SCALARS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
 
@@ -47,56 +44,93 @@ class TensorInfo:
 
 
 class GgufFile:
-    """A memory-mapped GGUF file.
+    """A memory-mapped GGUF file; a model that was split in several files is read as one.
 
     Args:
-        metadata: every key of the header.
+        path: the file, or any part of a split model.
+
+    Attributes:
+        metadata: every key of the header, of a split model that of the first part.
         tensors: the tensors by their name in the file.
 
     Raises:
-        CorruptModel: the file is truncated, or is no GGUF file.
-        UnsupportedModel: a version, a tensor type or a split that we cannot read.
+        CorruptModel: a file is truncated, or is no GGUF file, or a part is missing.
+        UnsupportedModel: a version or a tensor type that we cannot read.
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._data = _map(path)
-        header = _Header(self._data)
-        try:
-            self.metadata, self.tensors = _parse(header)
-        except (struct.error, IndexError, UnicodeDecodeError, OverflowError, MemoryError, KeyError) as error:
-            raise CorruptModel(f"{path} must be a whole GGUF file, its header breaks off: {error}") from error
-        except (CorruptModel, UnsupportedModel) as error:
-            raise type(error)(f"{path}: {error}") from error
-        self._check_extent()
+        first = _read_part(path)
+        parts = [first]
+        count = Keys(first.metadata, str(path)).whole("split.count", 1)
+        if count > 1:
+            parts = [_read_part(part) for part in _split_paths(path, count)]
+        self.metadata = parts[0].metadata
+        self.tensors: dict[str, TensorInfo] = {}
+        self._data: dict[str, npt.NDArray[np.uint8]] = {}
+        for part in parts:
+            twice = sorted(self.tensors.keys() & part.tensors.keys())
+            if twice:
+                raise CorruptModel(f"{part.path} must hold tensors that no other part holds, got {twice[0]} again")
+            self.tensors |= part.tensors
+            self._data |= dict.fromkeys(part.tensors, part.data)
+        total = self.metadata.get("split.tensors.count", len(self.tensors))
+        if total != len(self.tensors):
+            raise CorruptModel(f"{path}: its parts must hold {total} tensors together, got {len(self.tensors)}")
 
-    def read(self, name: str, dtype: torch.dtype) -> Tensor:
-        """The tensor, dequantised to `dtype`."""
+    def stored(self, name: str) -> StoredTensor:
+        """Return the tensor in its own bytes, without reading them."""
         info = self.tensors[name]
-        raw = self._data[info.start : info.start + info.nbytes].reshape(math.prod(info.shape[:-1]), -1)
-        out = torch.empty(info.shape, dtype=dtype)
-        rows = out.view(raw.shape[0], -1)
-        step = max(1, _CHUNK // info.shape[-1])
-
-        def fill(start: int) -> None:
-            values = dequantize(raw[start : start + step], info.kind)
-            rows[start : start + step] = torch.from_numpy(values)
-
-        with ThreadPoolExecutor(min(4, os.cpu_count() or 1)) as pool, np.errstate(all="ignore"):
-            list(pool.map(fill, range(0, raw.shape[0], step)))
-        return out
+        raw = self._data[name][info.start : info.start + info.nbytes]
+        return StoredTensor.read(gguf_format(info.kind.name, name), raw, info.shape, name)
 
     def close(self) -> None:
         """Let go of the mapping."""
-        self._data = np.empty(0, dtype=np.uint8)
+        self._data.clear()
 
-    def _check_extent(self) -> None:
-        for name, info in self.tensors.items():
-            if info.start + info.nbytes > len(self._data):
-                raise CorruptModel(
-                    f"{self.path} must hold {info.start + info.nbytes} bytes for tensor {name}, "
-                    f"got {len(self._data)}: it is truncated"
-                )
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Part:
+    """One file of a model."""
+
+    path: Path
+    data: npt.NDArray[np.uint8]
+    metadata: dict[str, Any]
+    tensors: dict[str, TensorInfo]
+
+
+def _read_part(path: Path) -> _Part:
+    data = _map(path)
+    try:
+        metadata, tensors = _parse(_Header(data))
+    except (struct.error, IndexError, UnicodeDecodeError, OverflowError, MemoryError, KeyError) as error:
+        raise CorruptModel(f"{path} must be a whole GGUF file, its header breaks off: {error}") from error
+    except (CorruptModel, UnsupportedModel) as error:
+        raise type(error)(f"{path}: {error}") from error
+    for name, info in tensors.items():
+        if info.start + info.nbytes > len(data):
+            raise CorruptModel(
+                f"{path} must hold {info.start + info.nbytes} bytes for tensor {name}, got {len(data)}: it is truncated"
+            )
+    return _Part(path, data, metadata, tensors)
+
+
+def split_name(path: Path) -> tuple[str, int, int] | None:
+    """Return stem, number and count of a part of a split model, by its name; None for other files."""
+    match = _SPLIT_NAME.fullmatch(path.name)
+    return None if match is None else (match[1], int(match[2]), int(match[3]))
+
+
+def _split_paths(path: Path, count: int) -> list[Path]:
+    """All parts of the model that a part belongs to, in order."""
+    named = split_name(path)
+    if named is None or named[2] != count:
+        raise CorruptModel(f"{path} is a part of {count} and must be named NAME-00001-of-{count:05}.gguf")
+    paths = [path.with_name(f"{named[0]}-{number:05}-of-{count:05}.gguf") for number in range(1, count + 1)]
+    missing = [part.name for part in paths if not part.is_file()]
+    if missing:
+        raise CorruptModel(f"{path.parent} must hold all {count} parts of the model, lacks {', '.join(missing)}")
+    return paths
 
 
 def _map(path: Path) -> npt.NDArray[np.uint8]:
@@ -154,9 +188,7 @@ def _parse(header: _Header) -> tuple[dict[str, Any], dict[str, TensorInfo]]:
         raise UnsupportedModel(f"GGUF version must be 2 or 3 (little-endian), got {version}")
     num_tensors, num_keys = header.take("Q"), header.take("Q")
     metadata = {header.text(): header.value(header.take("I")) for _ in range(num_keys)}
-    if metadata.get("split.count", 1) > 1:
-        raise UnsupportedModel(f"a GGUF model must be one file, got a part of {metadata['split.count']}; merge them")
-    return metadata, _tensor_table(header, num_tensors, metadata.get("general.alignment", _ALIGNMENT))
+    return metadata, _tensor_table(header, num_tensors, Keys(metadata, "header").whole("general.alignment", _ALIGNMENT))
 
 
 def _tensor_table(header: _Header, num_tensors: int, alignment: int) -> dict[str, TensorInfo]:
@@ -180,8 +212,8 @@ def _tensor_entry(header: _Header) -> tuple[str, Callable[[int], TensorInfo]]:
 def _kind(number: int, name: str) -> GGMLQuantizationType:
     known: Mapping[int, GGMLQuantizationType] = {entry.value: entry for entry in GGMLQuantizationType}
     kind = known.get(number)
-    if kind is None or kind.name not in TENSOR_TYPES:
+    if kind is None or kind.name not in GGUF_FORMATS:
         raise UnsupportedModel(
-            f"type of tensor {name} must be one of {', '.join(TENSOR_TYPES)}; got {kind.name if kind else number}"
+            f"type of tensor {name} must be one of {', '.join(GGUF_FORMATS)}; got {kind.name if kind else number}"
         )
     return kind

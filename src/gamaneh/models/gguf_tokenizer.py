@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -11,6 +12,9 @@ from transformers import PreTrainedTokenizerFast
 
 from gamaneh.errors import CorruptModel, ModelError, UnsupportedModel
 from gamaneh.models.gguf_file import Metadata
+from gamaneh.models.keys import Keys, is_number
+
+LOGGER = logging.getLogger(__name__)
 
 CONTROL, USER_DEFINED, UNUSED, BYTE = 3, 4, 5, 6
 """Values of `tokenizer.ggml.token_type`."""
@@ -50,7 +54,7 @@ def backend_from_metadata(metadata: Metadata) -> PreTrainedTokenizerFast:
     """
     kind = metadata.get(f"{_PREFIX}model")
     if kind not in _BUILDERS:
-        raise UnsupportedModel(f"GGUF tokenizer must be one of {', '.join(_BUILDERS)}; got {kind!r}")
+        raise UnsupportedModel(f"tokenizer.ggml.model must be one of {', '.join(_BUILDERS)}; got {kind!r}")
     try:
         fast, begin = _BUILDERS[kind](metadata)
         _add_tokens(fast, metadata)
@@ -65,7 +69,10 @@ def backend_from_metadata(metadata: Metadata) -> PreTrainedTokenizerFast:
 
 
 def _byte_level(metadata: Metadata) -> tuple[Tokenizer, bool]:
-    name = metadata.get(f"{_PREFIX}pre", "default")
+    name = metadata.get(f"{_PREFIX}pre")
+    if name is None:
+        LOGGER.warning("GGUF metadata does not give %spre; text is cut as GPT-2 does, which may be wrong", _PREFIX)
+        name = "default"
     if name not in PRE_TOKENIZERS:
         raise UnsupportedModel(f"tokenizer.ggml.pre must be one of {', '.join(PRE_TOKENIZERS)}; got {name!r}")
     pre = PRE_TOKENIZERS[name]
@@ -140,7 +147,7 @@ def _need(metadata: Metadata, key: str) -> Any:
 
 def _kinds(metadata: Metadata) -> list[int]:
     tokens = _need(metadata, "tokens")
-    kinds = metadata.get(f"{_PREFIX}token_type", [1] * len(tokens))
+    kinds = _need(metadata, "token_type")
     if len(kinds) != len(tokens):
         raise CorruptModel(
             f"{_PREFIX}token_type must have one entry for each of {len(tokens)} tokens, got {len(kinds)}"
@@ -166,8 +173,10 @@ def _implied_merges(metadata: Metadata, vocab: Mapping[str, int]) -> list[tuple[
     in its order of merging, the ids are.
     """
     kinds = _kinds(metadata)
-    scores = metadata.get(f"{_PREFIX}scores", [0.0] * len(kinds))
     by_id = str(metadata.get("general.architecture")).startswith("gemma")
+    scores = [0.0] * len(kinds) if by_id else _need(metadata, "scores")
+    if len(scores) != len(kinds) or not all(map(is_number, scores)):
+        raise CorruptModel(f"{_PREFIX}scores must have a number for each of {len(kinds)} tokens, got {len(scores)}")
     order = sorted(
         (token for token in vocab.values() if kinds[token] not in (CONTROL, BYTE)),
         key=lambda token: (0.0 if by_id else -scores[token], token),
@@ -205,13 +214,9 @@ def _add_affixes(fast: Tokenizer, metadata: Metadata, begin: bool) -> None:
 
 def _token(metadata: Metadata, name: str) -> str | None:
     """Text of a token that the metadata names by its id."""
-    token = metadata.get(f"{_PREFIX}{name}_token_id")
-    if token is None:
-        return None
     tokens = _need(metadata, "tokens")
-    if not 0 <= token < len(tokens):
-        raise CorruptModel(f"{_PREFIX}{name}_token_id must be below {len(tokens)}, got {token}")
-    return str(tokens[token])
+    token = Keys(metadata, "GGUF metadata").token(f"{_PREFIX}{name}_token_id", len(tokens))
+    return None if token is None else str(tokens[token])
 
 
 def _named_tokens(metadata: Metadata) -> dict[str, str]:

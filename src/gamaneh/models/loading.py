@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
+import logging
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
 
-from gamaneh.errors import CorruptModel, InvalidOption, ModelError, OutOfMemory
-from gamaneh.models.canonical import canonical_weights
+from gamaneh.errors import CorruptModel, InvalidOption, ModelError, OutOfMemory, UnsupportedModel
+from gamaneh.models.canonical import ModelTensors, read_all, with_own_head
 from gamaneh.models.config import DecoderConfig
 from gamaneh.models.decoder import Decoder
-from gamaneh.models.families import decoder_config, token_ids
+from gamaneh.models.end_tokens import end_ids, folder_ends
+from gamaneh.models.families import decoder_config
 from gamaneh.models.gguf import GgufWeights, gguf_config
-from gamaneh.models.gguf_file import GgufFile
+from gamaneh.models.gguf_file import GgufFile, split_name
 from gamaneh.models.tokenizer import Tokenizer
-from gamaneh.models.weights import SafetensorsWeights, WeightSource, read_json
+from gamaneh.models.weights import ADAPTER, SafetensorsWeights, WeightSource, read_json
+
+LOGGER = logging.getLogger(__name__)
 
 Progress = Callable[[int, int], None]
 """Called with the number of tensors read and their total."""
@@ -51,15 +56,92 @@ class LoadedModel:
     weight_bytes: int
 
 
-@dataclass(frozen=True, slots=True)
-class _Opened:
+@dataclass(frozen=True, slots=True, eq=False)
+class OpenModel:
+    """A model whose files are open and checked; no weights are read.
+
+    Args:
+        name: what the user called it.
+        path: where it lies.
+        tensors: its weights, as they are stored or as numbers.
+    """
+
+    name: str
+    path: Path
     config: DecoderConfig
     tokenizer: Tokenizer
-    weights: WeightSource
+    tensors: ModelTensors
+
+    def close(self) -> None:
+        """Let go of the files. No tensor can be read afterwards."""
+        self.tensors.close()
+
+
+@dataclass(frozen=True, slots=True)
+class Role:
+    """Whose weights are loaded, and which option names them."""
+
+    title: str
+    option: str
+
+
+TARGET = Role("target", "model")
+DRAFT = Role("draft model", "draft_model")
+HEADS = Role("heads", "heads")
+
+
+@contextmanager
+def blaming(role: Role, place: str | Path) -> Iterator[None]:
+    """Let errors of loading say whose weights they are about, where those lie, and which option named them.
+
+    Raises:
+        ModelError: as the body does.
+        OutOfMemory: as the body does.
+    """
+    try:
+        yield
+    except (ModelError, OutOfMemory) as error:
+        raise type(error)(f"{role.title} {place} (option {role.option}): {error}") from error
+
+
+def open_model(model: str | Path, *, role: Role = TARGET) -> OpenModel:
+    """Open a model: a Hugging Face folder, a GGUF file, a name of the catalogue or a hub id.
+
+    Config, tokenizer and the shapes of all tensors are read and checked; the weights themselves are not read.
+
+    Args:
+        role: whose weights they are, for errors.
+
+    Raises:
+        ModelError: the model is not there, is damaged, contradicts itself, or needs something that we do not have.
+    """
+    with blaming(role, model):
+        path = resolve(model)
+        config, tokenizer, source = _open_gguf(path) if path.is_file() else _open_folder(path)
+        try:
+            tokenizer.warn_of_rows(config.vocab_size, str(path))
+            config = with_own_head(config, source, str(path))
+            ends = end_ids(config.eos_ids, tokenizer, config.vocab_size)
+            tokenizer.eos_ids = ends
+            return OpenModel(
+                name=_name(model, path),
+                path=path,
+                config=replace(config, eos_ids=ends),
+                tokenizer=tokenizer,
+                tensors=ModelTensors(config, source),
+            )
+        except ModelError:
+            source.close()
+            raise
 
 
 def load(
-    model: str | Path, *, dtype: str = "auto", device: str = "auto", progress: Progress | None = None
+    model: str | Path,
+    *,
+    dtype: str = "auto",
+    device: str = "auto",
+    progress: Progress | None = None,
+    role: Role = TARGET,
 ) -> LoadedModel:
     """Read a model: a Hugging Face folder, a GGUF file, a name of the catalogue or a hub id.
 
@@ -67,6 +149,7 @@ def load(
         dtype: `float32`, `bfloat16` or `auto`: bfloat16 where the device computes with
             it natively, else float32.
         device: as torch names it, or `auto`: CUDA where there is one, else the CPU.
+        role: whose weights they are, for errors.
 
     Raises:
         ModelError: the model is not there, is damaged, or needs something that we do not have.
@@ -75,12 +158,12 @@ def load(
     """
     chosen_device = choose_device(device)
     chosen_dtype = choose_dtype(dtype, chosen_device)
-    path = resolve(model)
-    opened = _open_gguf(path) if path.is_file() else _open_folder(path)
-    decoder = _decoder(opened, chosen_dtype, chosen_device, progress)
+    opened = open_model(model, role=role)
+    with blaming(role, model):
+        decoder = _decoder(opened, chosen_dtype, chosen_device, progress)
     return LoadedModel(
-        name=_name(model, path),
-        path=path,
+        name=opened.name,
+        path=opened.path,
         config=opened.config,
         decoder=decoder,
         tokenizer=opened.tokenizer,
@@ -94,13 +177,15 @@ def resolve(model: str | Path) -> Path:
     """The folder or file of a model: a path, a name of the catalogue that was pulled, or a hub id.
 
     Raises:
-        ModelError: there is no such model.
+        ModelError: there is no such model, or a folder holds none or several.
     """
     path = Path(model).expanduser()
     if path.exists():
-        return _single_file(path)
+        return _chosen_in(path)
     name = str(model)
-    if _HUB_ID.fullmatch(name) and not name.endswith(".gguf"):
+    if _is_path(path, name):
+        raise ModelError("no file or folder is there")
+    if "/" in name:
         return _from_hub(name)
     return _from_catalogue(name)
 
@@ -134,33 +219,31 @@ def choose_dtype(name: str, device: torch.device) -> torch.dtype:
     return DTYPES[name]
 
 
-def _open_folder(folder: Path) -> _Opened:
+def _open_folder(folder: Path) -> tuple[DecoderConfig, Tokenizer, WeightSource]:
     """Config, tokenizer and weights of a Hugging Face folder."""
-    config = decoder_config(read_json(folder / "config.json"))
-    generation = folder / "generation_config.json"
-    eos_ids = token_ids(read_json(generation).get("eos_token_id")) if generation.is_file() else ()
-    tokenizer = Tokenizer.from_folder(folder, eos_ids or config.eos_ids)
-    return _Opened(replace(config, eos_ids=tokenizer.eos_ids), tokenizer, SafetensorsWeights(folder))
+    config = decoder_config(read_json(folder / "config.json"), str(folder / "config.json"))
+    source = SafetensorsWeights(folder)
+    tokenizer = Tokenizer.from_folder(folder)
+    stated = folder_ends(folder, config.eos_ids, tokenizer, config.vocab_size)
+    return replace(config, eos_ids=stated), tokenizer, source
 
 
-def _open_gguf(path: Path) -> _Opened:
+def _open_gguf(path: Path) -> tuple[DecoderConfig, Tokenizer, WeightSource]:
     """Config, tokenizer and weights of a GGUF file."""
     file = GgufFile(path)
     config = gguf_config(file)
-    tokenizer = Tokenizer.from_gguf(file, config.eos_ids)
-    return _Opened(replace(config, eos_ids=tokenizer.eos_ids), tokenizer, GgufWeights(file, config))
+    return config, Tokenizer.from_gguf(file), GgufWeights(file, config)
 
 
-def _decoder(opened: _Opened, dtype: torch.dtype, device: torch.device, progress: Progress | None) -> Decoder:
+def _decoder(opened: OpenModel, dtype: torch.dtype, device: torch.device, progress: Progress | None) -> Decoder:
     try:
-        weights = canonical_weights(opened.config, opened.weights, dtype=dtype, device=device, progress=progress)
-        return Decoder(opened.config, weights)
+        return Decoder(opened.config, read_all(opened.tensors, dtype=dtype, device=device, progress=progress))
     except (RuntimeError, MemoryError) as error:
         if "memory" not in str(error):
             raise
         raise OutOfMemory(f"weights must fit into the memory of {device} as {dtype}: {error}") from error
     finally:
-        opened.weights.close()
+        opened.close()
 
 
 def _computes_bfloat16(device: torch.device) -> bool:
@@ -170,14 +253,45 @@ def _computes_bfloat16(device: torch.device) -> bool:
     return bool(abilities.get("amx_bf16") or abilities.get("avx512_bf16"))
 
 
-def _single_file(path: Path) -> Path:
-    """A folder that holds one GGUF file and no `config.json` stands for that file."""
-    if path.is_file() or (path / "config.json").is_file():
+def _chosen_in(path: Path) -> Path:
+    """A file as it is; in a folder the model that it holds, as safetensors with a config or as GGUF.
+
+    Raises:
+        ModelError: the folder holds an adapter alone, no model, or several.
+    """
+    if path.is_file():
         return path
-    files = sorted(path.glob("*.gguf"))
-    if len(files) != 1:
-        raise CorruptModel(f"{path} must hold config.json or one GGUF file, got {len(files)} GGUF files")
-    return files[0]
+    ggufs = _gguf_models(path)
+    has_config = (path / "config.json").is_file()
+    if has_config and (len(ggufs) != 1 or any(path.glob("*.safetensors"))):
+        if ggufs:
+            LOGGER.warning("%s holds a folder's model and %s; the GGUF file is left out", path, ggufs[0].name)
+        return path
+    if len(ggufs) == 1:
+        return ggufs[0]
+    if ggufs:
+        names = ", ".join(file.name for file in ggufs)
+        raise CorruptModel(f"{path} must hold one model, got {len(ggufs)} GGUF files; name one of them: {names}")
+    if (path / ADAPTER).is_file():
+        base = read_json(path / ADAPTER).get("base_model_name_or_path", "another model")
+        raise UnsupportedModel(f"{path} must hold a model, got an adapter ({ADAPTER}) for {base}; merge it into that")
+    raise CorruptModel(f"{path} must hold config.json or one GGUF file, got neither")
+
+
+def _gguf_models(folder: Path) -> list[Path]:
+    """GGUF files, of split models only the first part that is there."""
+    models: dict[object, Path] = {}
+    for file in sorted(folder.glob("*.gguf")):
+        named = split_name(file)
+        models.setdefault(file.name if named is None else (named[0], named[2]), file)
+    return list(models.values())
+
+
+def _is_path(path: Path, name: str) -> bool:
+    """Whether a name that leads nowhere was meant as a path."""
+    if name.startswith((".", "~")) or path.is_absolute() or path.suffix in (".gguf", ".safetensors", ".json"):
+        return True
+    return "/" in name and (not _HUB_ID.fullmatch(name) or path.parent.is_dir())
 
 
 def _from_hub(name: str) -> Path:

@@ -30,7 +30,8 @@ def rope_tables(spec: RopeSpec, head_dim: int, num_positions: int) -> tuple[Tens
 
 def rope_frequencies(spec: RopeSpec, head_dim: int, positions: Tensor) -> Tensor:
     """Radians per token of each pair: float32 `[head_dim / 2]`, or one such row per position for `dynamic`."""
-    return _FREQUENCIES[spec.scaling](spec, head_dim, positions)
+    frequencies = _FREQUENCIES[spec.scaling](spec, head_dim, positions)
+    return frequencies / torch.tensor(spec.divisors) if spec.divisors else frequencies
 
 
 def _widen(halves: Tensor) -> Tensor:

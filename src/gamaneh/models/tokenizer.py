@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -15,6 +16,8 @@ from gamaneh.errors import CorruptModel, UnsupportedModel
 from gamaneh.models.chat_template import TEXT_BEGINS, parts, render
 from gamaneh.models.gguf_file import GgufFile
 from gamaneh.models.gguf_tokenizer import SPACE, backend_from_metadata
+
+LOGGER = logging.getLogger(__name__)
 
 _FILES = ("tokenizer.json", "tokenizer.model", "vocab.json")
 
@@ -71,10 +74,12 @@ class Tokenizer:
         """Token ids of a text.
 
         Args:
-            special: add what the model wants around a text, such as a begin token. Special tokens
-                that are written in the text are recognised in any case.
+            special: add what the model wants around a text, such as a begin token, which is not added to a text that
+                begins with it already. Special tokens that are written in the text are recognised in any case.
         """
-        return list(self._fast.encode(text, add_special_tokens=special).ids)
+        ids = list(self._fast.encode(text, add_special_tokens=special).ids)
+        doubled = special and self._adds_begin and ids[:2] == [self.bos_id] * 2
+        return ids[1:] if doubled else ids
 
     def decode(self, ids: Sequence[int], skip_special: bool = True) -> str:
         """Text of token ids; ids without a token (a padded vocabulary has some) add nothing."""
@@ -136,6 +141,17 @@ class Tokenizer:
         """One more than the largest id with a token; a model's own `vocab_size` may be larger."""
         return 1 + max(self._pieces, default=-1)
 
+    def warn_of_rows(self, rows: int, place: str) -> None:
+        """Warn of tokens for which a model has no row; prompts that hold one are refused.
+
+        Args:
+            place: what the warning calls the model.
+        """
+        if self.vocab_size > rows:
+            beyond = [piece for token, piece in sorted(self._pieces.items()) if token >= rows]
+            shown = ", ".join(beyond[:5])
+            LOGGER.warning("%s: vocab_size is %d, its tokenizer has %d more: %s", place, rows, len(beyond), shown)
+
     @cached_property
     def absent_ids(self) -> frozenset[int]:
         """Ids below `vocab_size` without a token."""
@@ -158,6 +174,10 @@ class Tokenizer:
         return literal
 
     @cached_property
+    def _adds_begin(self) -> bool:
+        return self.bos_id is not None and self._fast.encode("", add_special_tokens=True).ids[:1] == [self.bos_id]
+
+    @cached_property
     def _pieces(self) -> dict[int, str]:
         return {token: piece for piece, token in self.vocab().items()}
 
@@ -170,6 +190,9 @@ class Tokenizer:
         return isinstance(self._fast.decoder, decoders.ByteLevel)
 
     def _byte_level(self, piece: str) -> bytes:
+        """An entry with a character outside the alphabet stands for itself, as the library decodes it."""
+        if not _BYTES.keys() >= set(piece):
+            return piece.encode()
         return bytes(_BYTES[character] for character in piece)
 
     def _sentence_piece(self, piece: str) -> bytes:

@@ -86,7 +86,7 @@ def cut_student(dense: LoadedModel, num_layers: int) -> PreTrainedModel:
         tie_word_embeddings=config.tied_embedding,
         attention_bias=config.out_bias,
         mlp_bias=config.mlp_bias,
-        rope_parameters=_rope_parameters(config.ropes),
+        rope_parameters=_rope_parameters(config.ropes, config.max_context),
         sliding_window=_window(config),
         **_ids(config),
     )
@@ -134,13 +134,29 @@ def _cut_family(config: DecoderConfig) -> str:
     return config.family
 
 
-def _rope_parameters(ropes: Sequence[RopeSpec]) -> dict[str, Any]:
+def _rope_parameters(ropes: Sequence[RopeSpec], context: int) -> dict[str, Any]:
     spec = ropes[0]
     if len(ropes) > 1 or spec.scaling not in ROPES:
         kinds = ", ".join(rope.scaling for rope in ropes)
         raise UnsupportedModel(f"rope scaling of a cut model must be one of {', '.join(ROPES)}, got {kinds}")
     parameters = {name: getattr(spec, field) for name, field in ROPES[spec.scaling].items()}
+    if spec.divisors:
+        return {**parameters, **_long_rope(spec, context)}
     return {**parameters, "rope_type": "default" if spec.scaling == "none" else spec.scaling}
+
+
+def _long_rope(spec: RopeSpec, context: int) -> dict[str, Any]:
+    """Divisors as the library writes them: the same for short and long texts."""
+    if spec.scaling != "none":
+        raise UnsupportedModel(f"rope divisors of a cut model must stand alone, got scaling {spec.scaling}")
+    divisors = list(spec.divisors)
+    return {
+        "rope_type": "longrope",
+        "short_factor": divisors,
+        "long_factor": divisors,
+        "attention_factor": 1.0,
+        "original_max_position_embeddings": context,
+    }
 
 
 def _window(config: DecoderConfig) -> int | None:
