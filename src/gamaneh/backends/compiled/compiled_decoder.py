@@ -299,7 +299,7 @@ class _RowLayout:
         self.num_logits = sum(span.logit_rows for span in spans)
         self.rows = np.zeros((self.num_rows, RowField.SIZE), dtype=np.int64)
         self.tokens = np.fromiter((token for span in spans for token in span.tokens), np.intp, self.num_rows)
-        self.tables = np.zeros((len(spans), max(len(span.blocks) for span in spans)), dtype=np.int32)
+        self.tables = np.zeros((len(spans), max(len(span.blocks) for span in spans) + 1), dtype=np.int32)
         self.reach = max(span.start + count for span, count in zip(spans, counts, strict=True)) + 1
         ancestors: list[int] = []
         units: list[tuple[int, int]] = []

@@ -34,7 +34,7 @@ def _caller(kinds: str) -> Any:
     return intrinsic(scope["named"])
 
 
-call_3, call_4, call_6, call_10 = (_caller("i" * count) for count in (3, 4, 6, 10))
+call_3, call_4, call_6, call_10, call_12 = (_caller("i" * count) for count in (3, 4, 6, 10, 12))
 call_norm = _caller("iiffii")
 
 
@@ -54,6 +54,20 @@ def load_atomic(typingctx, address):
         return builder.load_atomic(builder.inttoptr(args[0], _I64.as_pointer()), "acquire", 8)
 
     return types.int64(types.int64), codegen
+
+
+@intrinsic
+def mark_time(typingctx, address):
+    """Write the processor's cycle counter to memory."""
+
+    def codegen(context, builder, signature, args):
+        function = cgutils.get_or_insert_function(
+            builder.module, ir.FunctionType(_I64, []), "llvm.readcyclecounter"
+        )
+        builder.store(builder.call(function, []), builder.inttoptr(args[0], _I64.as_pointer()), align=8)
+        return context.get_dummy_value()
+
+    return types.void(types.int64), codegen
 
 
 @intrinsic

@@ -18,10 +18,12 @@ from gamaneh.backends.compiled.machine_ops import (
     call_4,
     call_6,
     call_10,
+    call_12,
     call_norm,
     floats,
     give_way,
     load_atomic,
+    mark_time,
     store_half,
 )
 
@@ -181,6 +183,7 @@ def _await(plan, stage, done, total):
         spins += 1
         if spins > SPINS:
             give_way()
+    mark_time(address + 32)
 
 
 @inner
@@ -462,6 +465,7 @@ def _attend_queries(plan, fields, rows, ancestors, scratch, kv_head, row0, begin
         if num > 0:
             end = max(end, ancestors[rows[row, RowField.FIRST_ANCESTOR] + num - 1] + 1)
     keys_at = fields[LayerField.KEYS_AT] + kv_head * size * 32
+    values_at = fields[LayerField.VALUES_AT] + kv_head * value_dim * 32
     query_at = plan[Plan.QUERY_AT] + ((kv_head * plan[Plan.ROWS] + row0) * group + begin) * size * 4
     j = 0
     while j < count:
@@ -469,13 +473,13 @@ def _attend_queries(plan, fields, rows, ancestors, scratch, kv_head, row0, begin
         kernel, took = Plan.SCORES_1_AT, 1
         if left >= 8:
             kernel, took = Plan.SCORES_8_AT, 8
-        elif left >= 4:
+        elif left >= 3:
             kernel, took = Plan.SCORES_4_AT, 4
         elif left >= 2:
             kernel, took = Plan.SCORES_2_AT, 2
-        call_10(
+        call_12(
             plan[kernel], query_at + j * size * 4, size * 4, keys_at, table_at, low // 16, (end + 15) // 16,
-            kv_heads * size * 32, size, scores_at + j * stride, stride,
+            kv_heads * size * 32, size, scores_at + j * stride, stride, values_at, kv_heads * value_dim * 32,
         )  # fmt: skip
         j += took
     totals_at = scratch + 3072
@@ -502,14 +506,14 @@ def _attend_queries(plan, fields, rows, ancestors, scratch, kv_head, row0, begin
         sums[i] = types.float32(0)
     j = 0
     while j < count:
-        took = 4 if count - j >= 4 else 2 if count - j >= 2 else 1
+        took = 4 if count - j >= 3 else 2 if count - j >= 2 else 1
         first_common, last_common = 0, 1 << 60
-        for q in range(j, j + took):
+        for q in range(j, min(j + took, count)):
             row = row0 + (begin + q) // group
             first_common = max(first_common, _lowest(window, rows[row, RowField.POSITION]))
             last_common = min(last_common, rows[row, RowField.PREFIX])
         last_common = max(last_common, first_common)
-        for q in range(j, j + took):
+        for q in range(j, min(j + took, count)):
             row = row0 + (begin + q) // group
             start = _lowest(window, rows[row, RowField.POSITION])
             stop = min(first_common, rows[row, RowField.PREFIX])
@@ -525,7 +529,7 @@ def _attend_queries(plan, fields, rows, ancestors, scratch, kv_head, row0, begin
             last_common,
             sums_at + j * value_dim * 4,
         )
-        for q in range(j, j + took):
+        for q in range(j, min(j + took, count)):
             row = row0 + (begin + q) // group
             prefix, num, first = (
                 rows[row, RowField.PREFIX],

@@ -307,25 +307,48 @@ def _scores(target: Target, queries: int) -> Function:
     """Scores of queries against blocks of keys.
 
     Arguments: queries, bytes between them, keys of one head in block 0, table of blocks (int32), first and last + 1
-    block of the sequence, bytes of a block, channels, output of block 0, bytes between rows of the output.
+    block of the sequence, bytes of a block, channels, output of block 0, bytes between rows of the output, values of
+    the head in block 0, bytes of a block of values.
+
+    Blocks are short and lie apart, so the next block of keys, and the values that are wanted afterwards, are asked for.
+    The table must have one entry more than there are blocks.
     """
     params = [("q", "ptr"), ("qs", "i64"), ("k", "ptr"), ("table", "ptr"), ("first", "i64"), ("last", "i64")]
-    params += [("ks", "i64"), ("dim", "i64"), ("out", "ptr"), ("os", "i64")]
+    params += [("ks", "i64"), ("dim", "i64"), ("out", "ptr"), ("os", "i64"), ("v", "ptr"), ("vs", "i64")]
     f = Function(f"scores_{queries}", params)
     v = _Vectors(f, target)
     outer = _Loop(f, "block", "%first", "%last", [])
     entry = f.op(f"load i32, ptr {f.offset('%table', f.op(f'shl i64 {outer.i}, 2'))}, align 4")
-    keys = f.offset("%k", f.op(f"mul i64 {f.op(f'zext i32 {entry} to i64')}, %ks"))
-    loop = _Loop(f, "dim", "0", "%dim", [(v.floats, "zeroinitializer")] * (queries * v.chunks))
-    at_keys = f.offset(keys, f.op(f"mul i64 {loop.i}, {2 * BLOCK}"))
-    loaded = [v.load_half(at_keys, at) for at in range(v.chunks)]
-    at_query = f.offset("%q", f.op(f"shl i64 {loop.i}, 2"))
+    number = f.op(f"zext i32 {entry} to i64")
+    keys = f.offset("%k", f.op(f"mul i64 {number}, %ks"))
+    values = f.offset("%v", f.op(f"mul i64 {number}, %vs"))
+    following = f.op(f"add i64 {outer.i}, 1")
+    entry = f.op(f"load i32, ptr {f.offset('%table', f.op(f'shl i64 {following}, 2'))}, align 4")
+    following_keys = f.offset("%k", f.op(f"mul i64 {f.op(f'zext i32 {entry} to i64')}, %ks"))
+    # Even and odd channels are summed apart: twice as many chains of additions that do not wait for each other.
+    cells = queries * v.chunks
+    pairs = f.op("lshr i64 %dim, 1")
+    loop = _Loop(f, "dim", "0", pairs, [(v.floats, "zeroinitializer")] * (2 * cells))
+    at_keys = f.offset(keys, f.op(f"mul i64 {loop.i}, {4 * BLOCK}"))
+    loaded = [v.load_half(at_keys, at) for at in range(2 * v.chunks)]
+    f.declared.add("declare void @llvm.prefetch.p0(ptr, i32, i32, i32)")
+    for wanted in (following_keys, values):
+        line = f.offset(wanted, f.op(f"mul i64 {loop.i}, {4 * BLOCK}"))
+        f.do(f"call void @llvm.prefetch.p0(ptr {line}, i32 0, i32 3, i32 1)")
+    at_query = f.offset("%q", f.op(f"shl i64 {loop.i}, 3"))
     news = []
     for query in range(queries):
-        value = v.spread(f.op(f"load float, ptr {at_query}, align 4"))
-        news += [v.fma(value, loaded[at], loop.values[query * v.chunks + at]) for at in range(v.chunks)]
+        for odd in range(2):
+            value = v.spread(f.op(f"load float, ptr {f.offset(at_query, str(4 * odd))}, align 4"))
+            for at in range(v.chunks):
+                old = loop.values[(2 * query + odd) * v.chunks + at]
+                news.append(v.fma(value, loaded[odd * v.chunks + at], old))
         at_query = f.offset(at_query, "%qs")
-    results = loop.end(news)
+    sums = loop.end(news)
+    results = []
+    for query in range(queries):
+        first = 2 * query * v.chunks
+        results += [v.binary("fadd", sums[first + at], sums[first + v.chunks + at]) for at in range(v.chunks)]
     out = f.offset("%out", f.op(f"mul i64 {outer.i}, {4 * BLOCK}"))
     for query in range(queries):
         for at in range(v.chunks):
