@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
@@ -18,6 +19,9 @@ from gamaneh.models.formats.stored import Bytes, Groups, StoredTensor
 
 CHUNK_BYTES = 1 << 18
 """Codes that are laid out at once: they and their temporaries stay in the processor's cache."""
+
+LARGE = 1 << 20
+"""Bytes from which on an array gets pages of its own."""
 
 _FLOATS = (FLOAT32, BFLOAT16, FLOAT16)
 
@@ -68,7 +72,7 @@ def lay_out(stored: StoredTensor, pool: ThreadPoolExecutor | None = None) -> Lai
     rows, columns = stored.shape
     records = -(-columns // kind.record_columns)
     num_tiles = -(-rows // (TILE * TILES)) * TILES
-    tiles = aligned((num_tiles, records * kind.record_bytes), np.uint8)
+    tiles = aligned((num_tiles, records * kind.record_bytes), np.uint8, huge=True)
     step = max(1, CHUNK_BYTES // (TILE * max(columns, 1))) * TILE
 
     def fill(start: int) -> None:
@@ -81,9 +85,18 @@ def lay_out(stored: StoredTensor, pool: ThreadPoolExecutor | None = None) -> Lai
     return Laid(kind, (rows, columns), tiles, records)
 
 
-def aligned(shape: tuple[int, ...], dtype: npt.DTypeLike) -> npt.NDArray[Any]:
-    """Return zeros that start at a multiple of 64 bytes; untouched pages take no memory."""
+def aligned(shape: tuple[int, ...], dtype: npt.DTypeLike, *, huge: bool = False) -> npt.NDArray[Any]:
+    """Return zeros that start at a multiple of 64 bytes; untouched pages take no memory.
+
+    Args:
+        huge: ask for pages of 2 MiB, which are many times cheaper to touch first: for what will be written whole.
+    """
     size = int(np.prod(shape, dtype=np.int64)) * np.dtype(dtype).itemsize
+    if size >= LARGE and hasattr(mmap, "MAP_ANONYMOUS"):
+        pages = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        if huge and hasattr(mmap, "MADV_HUGEPAGE"):
+            pages.madvise(mmap.MADV_HUGEPAGE)
+        return np.frombuffer(pages, dtype, int(np.prod(shape, dtype=np.int64))).reshape(shape)
     raw = np.zeros(size + 64, np.uint8)
     start = -raw.ctypes.data % 64
     return raw[start : start + size].view(dtype).reshape(shape)
@@ -101,38 +114,35 @@ def _fill_floats(part: StoredTensor, kind: Kind, records: int, into: Bytes) -> N
 def _fill_groups(part: StoredTensor, kind: Kind, records: int, into: Bytes) -> None:
     groups = part.pack()
     assert isinstance(groups, Groups)
-    levels = [groups.scales, groups.minima, groups.super_scales, groups.super_minima]
-    scales, minima, supers, lows = (_raw(level, negative=at == 3) for at, level in enumerate(levels))
-    if kind.minima and not kind.two_level:
-        assert groups.minima is not None
-        minima = _raw(groups.minima, negative=True)
+    rows, count = into.shape[0] * TILE, records * kind.per_record
+    codes = _padded(groups.codes, (rows, count * GROUP), kind.zero)
+    per_group = 2 if kind.halves else 1
     _lay_groups(
-        groups.codes,
-        scales,
-        minima,
-        supers,
-        lows,
+        codes.view(np.uint32),
+        _padded(_raw(groups.scales), (rows, count * per_group)),
+        _padded(_raw(groups.minima, negative=not kind.two_level), (rows, count)),
+        _padded(_raw(groups.super_scales), (rows, records)),
+        _padded(_raw(groups.super_minima, negative=True), (rows, records)),
         into,
+        into.view(np.uint32),
         np.array(
             [
                 kind.bits,
                 records,
                 kind.record_bytes,
                 kind.per_record,
-                2 if kind.halves else 1,
+                per_group,
                 kind.scale_bytes,
                 kind.group_scale_bytes,
                 kind.scales_at,
                 kind.supers_at,
-                kind.zero,
-                GROUP,
             ],
             dtype=np.int64,
         ),
     )
 
 
-def _raw(level: npt.NDArray[np.generic] | None, *, negative: bool) -> Bytes:
+def _raw(level: npt.NDArray[np.generic] | None, *, negative: bool = False) -> Bytes:
     """Bytes of scales, `[rows, groups, itemsize]`; minima with their sign turned, as the kernels add them."""
     if level is None:
         return np.empty((0, 0, 0), np.uint8)
@@ -142,68 +152,63 @@ def _raw(level: npt.NDArray[np.generic] | None, *, negative: bool) -> Bytes:
     return np.ascontiguousarray(signed)[..., None].view(np.uint8)
 
 
-_U8_2, _U8_3 = types.uint8[:, ::1], types.uint8[:, :, ::1]
+def _padded(values: Bytes, shape: tuple[int, int], filler: int = 0) -> Bytes:
+    """Whole tiles and records, contiguous; what is empty stays so."""
+    if values.shape[:2] == shape or values.size == 0:
+        return np.ascontiguousarray(values)
+    whole = np.full((*shape, *values.shape[2:]), filler, np.uint8)
+    whole[: values.shape[0], : values.shape[1]] = values
+    return whole
 
 
-@compiled(types.void(_U8_2, _U8_3, _U8_3, _U8_3, _U8_3, _U8_2, types.int64[::1]))
-def _lay_groups(codes, scales, minima, supers, lows, into, plan):  # type: ignore[no-untyped-def]
-    """Write whole tiles; rows and columns that the matrix lacks get codes of zero and scales of 0."""
+_U = np.uintp
+_U8_2, _U8_3, _U32_2 = types.uint8[:, ::1], types.uint8[:, :, ::1], types.uint32[:, ::1]
+
+
+@compiled(types.void(_U32_2, _U8_3, _U8_3, _U8_3, _U8_3, _U8_2, _U32_2, types.int64[::1]))
+def _lay_groups(codes, scales, minima, supers, lows, into, words, plan):  # type: ignore[no-untyped-def]
+    """Write whole tiles; codes come, and nibbles go, four to a 32-bit word.
+
+    Indices are unsigned, since Numba tests signed ones for being negative.
+    """
     bits, records, record_bytes, per_record, parts = plan[0], plan[1], plan[2], plan[3], plan[4]
-    scale_bytes, group_scale_bytes, scales_at, supers_at, zero, width = (
-        plan[5],
-        plan[6],
-        plan[7],
-        plan[8],
-        plan[9],
-        plan[10],
-    )
-    rows, columns = codes.shape
-    four = np.empty(64, np.uint8)
+    scale_bytes, group_scale_bytes, scales_at, supers_at = plan[5], plan[6], plan[7], plan[8]
+    high = bits - 4
+    nibble, mask = np.uint32(0x0F0F0F0F), np.uint32(0x01010101 * ((1 << high) - 1) & 0xFFFFFFFF)
     for tile in range(into.shape[0]):
         for record in range(records):
             base = record * record_bytes
             for group in range(per_record):
                 g = record * per_record + group
-                at = base + group * 64 * bits
-                for quad in range(8):
-                    first = g * width + 4 * quad
-                    for o in range(16):
-                        row = tile * 16 + o
-                        for i in range(4):
-                            inside = row < rows and first + i < columns
-                            four[4 * o + i] = codes[row, first + i] if inside else zero
-                    if bits == 8:
-                        for lane in range(64):
-                            into[tile, at + 64 * quad + lane] = four[lane]
-                    else:
-                        place = at + 64 * (quad // 2)
-                        shift = 4 * (quad % 2)
-                        for lane in range(64):
-                            into[tile, place + lane] |= (four[lane] & 15) << shift
-                        high = bits - 4
-                        if high > 0:
-                            place = at + 256 + 64 * (quad // (8 // high))
-                            shift = high * (quad % (8 // high))
-                            for lane in range(64):
-                                into[tile, place + lane] |= (four[lane] >> 4) << shift
+                at = (base + group * 64 * bits) // 4
+                if bits == 8:
+                    for quad in range(8):
+                        for o in range(16):
+                            words[_U(tile), _U(at + 16 * quad + o)] = codes[_U(tile * 16 + o), _U(g * 8 + quad)]
+                else:
+                    for pair in range(4):
+                        for o in range(16):
+                            first = codes[_U(tile * 16 + o), _U(g * 8 + 2 * pair)]
+                            second = codes[_U(tile * 16 + o), _U(g * 8 + 2 * pair + 1)]
+                            words[_U(tile), _U(at + 16 * pair + o)] = (first & nibble) | ((second & nibble) << np.uint32(4))
+                    for quad in range(8 if high > 0 else 0):
+                        place = at + 64 + 16 * (quad // (8 // high))
+                        shift = np.uint32(high * (quad % (8 // high)))
+                        for o in range(16):
+                            code = (codes[_U(tile * 16 + o), _U(g * 8 + quad)] >> np.uint32(4)) & mask
+                            words[_U(tile), _U(place + o)] |= code << shift
                 size = scales.shape[2]
                 at = base + scales_at + group * group_scale_bytes
-                for o in range(16):
-                    row = tile * 16 + o
-                    for part in range(parts):
-                        s = g * parts + part
-                        if row < rows and s < scales.shape[1]:
-                            for b in range(size):
-                                into[tile, at + (part * 16 + o) * size + b] = scales[row, s, b]
-                    if minima.shape[2] > 0 and row < rows and g < minima.shape[1]:
+                for part in range(parts):
+                    for o in range(16):
                         for b in range(size):
-                            into[tile, at + scale_bytes + o * size + b] = minima[row, g, b]
-            for o in range(16):
-                row = tile * 16 + o
-                if row < rows:
-                    if supers.shape[2] > 0:
-                        for b in range(2):
-                            into[tile, base + supers_at + 2 * o + b] = supers[row, record, b]
-                    if lows.shape[2] > 0:
-                        for b in range(2):
-                            into[tile, base + supers_at + 32 + 2 * o + b] = lows[row, record, b]
+                            into[_U(tile), _U(at + (part * 16 + o) * size + b)] = scales[_U(tile * 16 + o), _U(g * parts + part), _U(b)]
+                for o in range(16 if minima.shape[2] > 0 else 0):
+                    for b in range(size):
+                        into[_U(tile), _U(at + scale_bytes + o * size + b)] = minima[_U(tile * 16 + o), _U(g), _U(b)]
+            for o in range(16 if supers.shape[2] > 0 else 0):
+                for b in range(2):
+                    into[_U(tile), _U(base + supers_at + 2 * o + b)] = supers[_U(tile * 16 + o), _U(record), _U(b)]
+            for o in range(16 if lows.shape[2] > 0 else 0):
+                for b in range(2):
+                    into[_U(tile), _U(base + supers_at + 32 + 2 * o + b)] = lows[_U(tile * 16 + o), _U(record), _U(b)]
