@@ -177,3 +177,17 @@ def test_other_instructions_give_nearly_the_same_scores(instructions, fmt):
         pytest.skip(f"this processor has no {instructions}")
     got = whole(compiled_decoder("gemma3", fmt, instructions)).logits
     assert difference(got, whole(compiled_decoder("gemma3", fmt)).logits) < 0.02
+
+
+@pytest.mark.parametrize("fmt", ["float32", "int8"])
+def test_heads_get_the_scores_of_hidden_states(fmt):
+    decoder = compiled_decoder("qwen2", fmt)
+    outcome = whole(decoder, taps=(2,))
+    assert torch.equal(decoder.scores(outcome.hidden[:, 0]), outcome.logits)
+    normed = torch.nn.functional.rms_norm(
+        outcome.hidden[:, 0],
+        (decoder.config.hidden_size,),
+        compiled_weights(decoder.config, fmt)[1]["norm"],
+        decoder.config.norm_eps,
+    )
+    assert difference(decoder.scores(normed, norm=False), outcome.logits) < 1e-4

@@ -128,3 +128,11 @@ def test_rows_and_order_are_views_of_the_same_numbers():
     whole = stored.expand()
     assert np.array_equal(stored.rows(1, 3).expand(), whole[1:3])
     assert np.array_equal(stored.take(np.array([4, 0])).expand(), whole[[4, 0]])
+
+
+@pytest.mark.parametrize("kind", ["Q8_0", "Q5_1", "Q4_K", "Q6_K"])
+def test_a_column_is_read_alone(kind):
+    raw, columns = random_rows(kind)
+    stored = StoredTensor.read(gguf_format(kind, "w"), raw, (5, columns), "w")
+    for index in (0, 31, columns - 1):
+        assert np.array_equal(stored.column(index), stored.expand()[:, index])

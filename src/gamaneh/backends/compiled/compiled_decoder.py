@@ -19,7 +19,7 @@ from gamaneh.backends.compiled.kernels import Kind, product
 from gamaneh.backends.compiled.layout import Laid, aligned, lay_out
 from gamaneh.backends.compiled.pages import Pages
 from gamaneh.backends.compiled.step import LayerField, PartField, Plan, RowField
-from gamaneh.backends.compiled.vectors import BLOCK, functions
+from gamaneh.backends.compiled.vectors import BLOCK, NARROW, functions, wide
 from gamaneh.backends.compiled.workers import Workers, usable_cores
 from gamaneh.models.config import DecoderConfig
 from gamaneh.models.formats.stored import Floats, StoredTensor
@@ -123,33 +123,29 @@ class CompiledDecoder:
         """
         layout = _RowLayout(spans)
         depth = self.config.num_layers if num_layers is None else num_layers
-        count, config = layout.num_rows, self.config
-        self.workers.settle()
-        self._grow(count, layout.reach)
-        buffers = self._buffers
-        buffers.x[:count, : config.hidden_size] = self.embed(layout.tokens)
-        logits = torch.empty(layout.num_logits, config.vocab_size)
-        hidden = torch.empty(count, len(taps), config.hidden_size) if taps else None
-        places = np.full(config.num_layers + 1, -1, dtype=np.int64)
-        for place, layer in enumerate(taps):
-            places[layer] = place
-        plan = self._plan(layout, buffers, depth)
-        plan[Plan.LOGITS_AT], plan[Plan.LOGITS_STRIDE] = logits.data_ptr(), 4 * config.vocab_size
-        plan[Plan.TAPS_AT], plan[Plan.NUM_TAPS] = 0 if hidden is None else hidden.data_ptr(), len(taps)
-        self._counters[:] = 0
-        self.workers.run(
-            step.run.build(),
-            plan,
-            self._layer_table(pages),
-            self.parts,
-            layout.rows,
-            layout.units,
-            layout.ancestors,
-            places,
-            np.float32(config.norm_eps),
-            np.float32(config.scale),
-        )
-        return StepOutcome(logits, hidden)
+        self._start(layout.num_rows, layout.reach)
+        self._buffers.x[: layout.num_rows, : self.config.hidden_size] = self.embed(layout.tokens)
+        self._place_cache(pages)
+        return self._run(layout, depth, taps, self._final_norm)
+
+    def last_hidden(self, count: int) -> Floats:
+        """Return what the last layer of the last step put out, `[count, hidden]`, to read until the next step.
+
+        A norm behind the last layer's feed-forward is still to come.
+        """
+        return self._buffers.x[:count, : self.config.hidden_size]
+
+    def scores(self, hidden: Tensor, *, norm: bool = True) -> Tensor:
+        """Return rows of hidden states times the output matrix, `[rows, vocab]`.
+
+        Args:
+            norm: the final norm comes first.
+        """
+        count = hidden.shape[0]
+        layout = _RowLayout([Span([0] * count, 0, [0] * (count // BLOCK + 1), logit_rows=count)])
+        self._start(count, layout.reach)
+        self._buffers.x[:count, : self.config.hidden_size] = hidden.float().numpy()
+        return self._run(layout, 0, (), self._final_norm if norm else 0).logits
 
     def embed(self, tokens: npt.ArrayLike) -> Floats:
         """Return rows of the embedding, scaled as the family does, `[num_tokens, hidden]`."""
@@ -232,14 +228,43 @@ class CompiledDecoder:
             self._products[kind] = {rows: found[function.name] for rows, function in wanted.items()}
         return self._products[kind]
 
-    def _layer_table(self, pages: Pages) -> npt.NDArray[np.int64]:
+    def _place_cache(self, pages: Pages) -> None:
         keys, values = pages.keys, pages.values
         at = np.arange(self.config.num_layers, dtype=np.int64)
         self.layers[:, LayerField.KEYS_AT] = keys.ctypes.data + at * keys.strides[0]
         self.layers[:, LayerField.VALUES_AT] = values.ctypes.data + at * values.strides[0]
-        return self.layers
 
     # -- one step -------------------------------------------------------------------------------
+
+    def _start(self, rows: int, reach: int) -> None:
+        self.workers.settle()
+        self._grow(rows, reach)
+
+    def _run(self, layout: _RowLayout, depth: int, taps: Sequence[int], final_norm: int) -> StepOutcome:
+        config = self.config
+        logits = torch.empty(layout.num_logits, config.vocab_size)
+        hidden = torch.empty(layout.num_rows, len(taps), config.hidden_size) if taps else None
+        places = np.full(config.num_layers + 1, -1, dtype=np.int64)
+        for place, layer in enumerate(taps):
+            places[layer] = place
+        plan = self._plan(layout, self._buffers, depth)
+        plan[Plan.FINAL_NORM_AT] = final_norm
+        plan[Plan.LOGITS_AT], plan[Plan.LOGITS_STRIDE] = logits.data_ptr(), 4 * config.vocab_size
+        plan[Plan.TAPS_AT], plan[Plan.NUM_TAPS] = 0 if hidden is None else hidden.data_ptr(), len(taps)
+        self._counters[:] = 0
+        self.workers.run(
+            step.run.build(),
+            plan,
+            self.layers,
+            self.parts,
+            layout.rows,
+            layout.units,
+            layout.ancestors,
+            places,
+            np.float32(config.norm_eps),
+            np.float32(config.scale),
+        )
+        return StepOutcome(logits, hidden)
 
     def _grow(self, rows: int, reach: int) -> None:
         """Make buffers and rotations large enough for so many rows, and for positions below `reach`."""
@@ -280,11 +305,14 @@ class CompiledDecoder:
             config.num_kv_heads,
         )
         plan[Plan.HEAD_DIM], plan[Plan.VALUE_DIM] = config.head_dim, -(-config.head_dim // BLOCK) * BLOCK
-        plan[Plan.FINAL_NORM_AT] = self._final_norm
         plan[Plan.HEAD_FIRST], plan[Plan.HEAD_PARTS], plan[Plan.HEAD_NEEDS] = self._head
         plan[Plan.GATE_AT] = self._small[f"gate_{config.activation}"]
         for field, name in _KERNELS.items():
             plan[field] = self._small[name]
+        plan[Plan.WIDE] = wide(self.target)
+        for queries, field in ((4, Plan.MIX_4_AT), (2, Plan.MIX_2_AT), (1, Plan.MIX_1_AT)):
+            plan[field] = self._small[f"mix_{queries}_{plan[Plan.WIDE]}"]
+            plan[field + 1] = self._small[f"mix_{queries}_{NARROW}"]
         plan[Plan.UNITS] = len(layout.units)
         plan[Plan.TABLES_AT], plan[Plan.TABLE_STRIDE] = layout.tables.ctypes.data, layout.tables.strides[0]
         return plan
@@ -347,7 +375,7 @@ class _Buffers:
     def __init__(self, rows: int, reach: int) -> None:
         self.rows, self.reach = rows, reach
         self.plan = np.zeros(Plan.SIZE, dtype=np.int64)
-        self.x: npt.NDArray[np.generic] = np.zeros((0, 0), np.float32)
+        self.x: Floats = np.zeros((0, 0), np.float32)
         self._kept: list[npt.NDArray[np.generic]] = []
 
     def allocate(self, config: DecoderConfig, threads: int, acted_floats: bool) -> None:
@@ -431,10 +459,4 @@ _KERNELS = {
     Plan.SCORES_4_AT: "scores_4",
     Plan.SCORES_2_AT: "scores_2",
     Plan.SCORES_1_AT: "scores_1",
-    Plan.MIX_4_AT: "mix_4_64",
-    Plan.MIX_4_NARROW_AT: "mix_4_16",
-    Plan.MIX_2_AT: "mix_2_64",
-    Plan.MIX_2_NARROW_AT: "mix_2_16",
-    Plan.MIX_1_AT: "mix_1_64",
-    Plan.MIX_1_NARROW_AT: "mix_1_16",
 }

@@ -190,7 +190,9 @@ def _lay_groups(codes, scales, minima, supers, lows, into, words, plan):  # type
                         for o in range(16):
                             first = codes[_U(tile * 16 + o), _U(g * 8 + 2 * pair)]
                             second = codes[_U(tile * 16 + o), _U(g * 8 + 2 * pair + 1)]
-                            words[_U(tile), _U(at + 16 * pair + o)] = (first & nibble) | ((second & nibble) << np.uint32(4))
+                            words[_U(tile), _U(at + 16 * pair + o)] = (first & nibble) | (
+                                (second & nibble) << np.uint32(4)
+                            )
                     for quad in range(8 if high > 0 else 0):
                         place = at + 64 + 16 * (quad // (8 // high))
                         shift = np.uint32(high * (quad % (8 // high)))
@@ -202,7 +204,9 @@ def _lay_groups(codes, scales, minima, supers, lows, into, words, plan):  # type
                 for part in range(parts):
                     for o in range(16):
                         for b in range(size):
-                            into[_U(tile), _U(at + (part * 16 + o) * size + b)] = scales[_U(tile * 16 + o), _U(g * parts + part), _U(b)]
+                            into[_U(tile), _U(at + (part * 16 + o) * size + b)] = scales[
+                                _U(tile * 16 + o), _U(g * parts + part), _U(b)
+                            ]
                 for o in range(16 if minima.shape[2] > 0 else 0):
                     for b in range(size):
                         into[_U(tile), _U(at + scale_bytes + o * size + b)] = minima[_U(tile * 16 + o), _U(g), _U(b)]

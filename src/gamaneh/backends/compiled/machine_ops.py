@@ -61,9 +61,7 @@ def mark_time(typingctx, address):
     """Write the processor's cycle counter to memory."""
 
     def codegen(context, builder, signature, args):
-        function = cgutils.get_or_insert_function(
-            builder.module, ir.FunctionType(_I64, []), "llvm.readcyclecounter"
-        )
+        function = cgutils.get_or_insert_function(builder.module, ir.FunctionType(_I64, []), "llvm.readcyclecounter")
         builder.store(builder.call(function, []), builder.inttoptr(args[0], _I64.as_pointer()), align=8)
         return context.get_dummy_value()
 

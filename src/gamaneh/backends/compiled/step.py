@@ -86,7 +86,8 @@ class Plan(IntEnum):
     UNITS = 52
     TABLES_AT = 53
     TABLE_STRIDE = 54
-    SIZE = 55
+    WIDE = 55
+    SIZE = 56
 
 
 class LayerField(IntEnum):
@@ -221,9 +222,14 @@ def _residual_and_norm(plan, eps, rows, stage, post_at, weight_at, needs, tap, o
         place = row
         if only_logits:
             place = rows[row, RowField.LOGIT]
-        if place >= 0 and weight_at != 0:
+        if place >= 0:
             out_at = plan[Plan.NORMED_AT] + place * stride
-            _norm_row(plan, eps, x_at, weight_at, out_at)
+            if weight_at != 0:
+                _norm_row(plan, eps, x_at, weight_at, out_at)
+            else:
+                out = floats(out_at, hidden)
+                for i in range(hidden):
+                    out[i] = x[i]
             if needs & RECORDS:
                 records_at = plan[Plan.NORMED_RECORDS_AT] + place * plan[Plan.RECORD_STRIDE]
                 call_3(plan[Plan.QUANTISE_AT], out_at, records_at, (hidden + 31) // 32)
@@ -431,13 +437,13 @@ def _mix(plan, fields, count, weights_at, table_at, kv_head, first, last, sums_a
     block_bytes = kv_heads * 16 * value_dim * 2
     channel = 0
     while channel < value_dim:
-        wide = value_dim - channel >= 64
+        wide = value_dim - channel >= plan[Plan.WIDE]
         address = plan[kernel] if wide else plan[kernel + 1]
         call_10(
             address, weights_at, stride, values_at + channel * 2, table_at, first, last,
             block_bytes, value_dim * 2, sums_at + channel * 4, value_dim * 4,
         )  # fmt: skip
-        channel += 64 if wide else 16
+        channel += plan[Plan.WIDE] if wide else 16
 
 
 @inner

@@ -17,8 +17,8 @@ QUERIES = (8, 4, 2, 1)
 MIXED = (4, 2, 1)
 """Queries that a kernel of values takes at once."""
 
-CHANNELS = (64, 16)
-"""Channels that a kernel of values computes at once."""
+NARROW = 16
+"""Channels that every kernel of values can do; `wide` tells how many it had better do at once."""
 
 _MAGIC = 12582912.0
 """1.5 * 2**23: adding it leaves a number's nearest integer in the low bits."""
@@ -35,8 +35,13 @@ def functions(target: Target) -> list[Function]:
         _gate(target, "gelu_tanh"),
         _softmax(target),
         *(_scores(target, queries) for queries in QUERIES),
-        *(_mix(target, queries, channels) for queries in MIXED for channels in CHANNELS),
+        *(_mix(target, queries, channels) for queries in MIXED for channels in sorted({wide(target), NARROW})),
     ]
+
+
+def wide(target: Target) -> int:
+    """Return the channels of four queries that fit into the registers."""
+    return 64 if target.width == 16 else NARROW
 
 
 class _Vectors:

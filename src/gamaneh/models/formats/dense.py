@@ -19,6 +19,7 @@ class DenseFormat:
 
     name: str
     itemsize: int
+    block: int = 1
 
     def row_bytes(self, columns: int) -> int:
         return columns * self.itemsize

@@ -10,6 +10,7 @@ class Q4KFormat:
     """Bytes of a super-block: d, dmin (float16), 12 of scales and minima, 128 of codes."""
 
     name = "Q4_K"
+    block = SUPER
 
     def row_bytes(self, columns: int) -> int:
         return check_columns(self.name, columns, SUPER) * 144

@@ -12,6 +12,7 @@ class Q5KFormat:
     """Bytes of a super-block: d, dmin (float16), 12 of scales and minima, 32 of fifth bits, 128 of nibbles."""
 
     name = "Q5_K"
+    block = SUPER
 
     def row_bytes(self, columns: int) -> int:
         return check_columns(self.name, columns, SUPER) * 176

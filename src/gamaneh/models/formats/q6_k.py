@@ -12,6 +12,7 @@ class Q6KFormat:
     """Bytes of a super-block: 128 of low nibbles, 64 of high bits, 16 scales, d (float16)."""
 
     name = "Q6_K"
+    block = SUPER
 
     def row_bytes(self, columns: int) -> int:
         return check_columns(self.name, columns, SUPER) * 210

@@ -22,6 +22,8 @@ class SmallBlocks:
         minimum: a block has a float16 minimum behind its scale.
     """
 
+    block = BLOCK
+
     def __init__(self, name: str, bits: int, zero: int, *, minimum: bool) -> None:
         self.name, self.bits, self.zero, self.minimum = name, bits, zero, minimum
         self.head = 4 if minimum else 2

@@ -57,6 +57,11 @@ class Format(Protocol):
     @property
     def name(self) -> str: ...
 
+    @property
+    def block(self) -> int:
+        """Columns that share bytes: a row is a whole number of such blocks."""
+        ...
+
     def row_bytes(self, columns: int) -> int:
         """Return the bytes of one row.
 
@@ -116,6 +121,16 @@ class StoredTensor:
     def take(self, order: npt.NDArray[np.intp]) -> StoredTensor:
         """Return a copy with the rows in the given order."""
         return StoredTensor(self.format, (len(order), self.shape[1]), self.raw[order])
+
+    def column(self, index: int) -> Floats:
+        """Return the numbers of one column, `[rows]`; only the blocks that hold it are read."""
+        block = self.format.block
+        size = self.format.row_bytes(block)
+        first = index // block * size
+        part = StoredTensor(
+            self.format, (self.shape[0], block), np.ascontiguousarray(self.raw[:, first : first + size])
+        )
+        return part.expand()[:, index % block]
 
     def pack(self) -> Groups | Floats:
         return self.format.pack(self)
