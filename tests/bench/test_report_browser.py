@@ -16,7 +16,7 @@ from selenium import webdriver
 from test_report_page import WORDS
 
 from gamaneh.bench.report.render import write_page
-from gamaneh.bench.result import Check, Distribution, Memory, PromptMark, Run, Saturation
+from gamaneh.bench.result import Check, Distribution, Failure, Memory, PromptMark, Run, Saturation
 from gamaneh.bench.run.cautions import Evidence, find_cautions
 from gamaneh.bench.statistics import Interval
 
@@ -176,6 +176,17 @@ class TestShown:
         told = " ".join(page.texts(".long dd"))
         for part in ("qwen2.5-coder-0.5b-instruct", "cccccccccccc", "core.jsonl (96)", "0123abc", "2026-11-29"):
             assert part in told
+
+    def test_what_the_figures_leave_out_and_who_counted_is_told(self, page: Page) -> None:
+        first = run().points[0]
+        plain = replace(first.whole.plain, left_out={"empty": 2, "refused": 0}, tokens_from="usage")
+        speculative = replace(first.whole.speculative, approximate=True, tokens_from="deliveries")
+        groups = (replace(first.whole, plain=plain, speculative=speculative), *first.groups[1:])
+        failures = (Failure("plain", "chat-01", "nothing came", "empty"),)
+        page.open([replace(run(), points=(replace(first, groups=groups),), failures=failures)])
+        assert page.texts(".trouble")[1:] == ["Left out of the figures (plain): empty 2", *english("approximate_side")]
+        assert "tokens counted bythe server → nobody: one per delivery" in page.texts(".cards dl div")
+        assert {"chat-01", "nothing came", "empty"} <= set(page.texts("td"))
 
     def test_names_out_of_a_file_stay_text(self, page: Page) -> None:
         hostile = "<script>document.title = 'gone'</script><img src=x>"
@@ -403,6 +414,16 @@ class TestCharts:
         page.open("one", scheme="dark")
         printed = base64.b64decode(page.driver.execute_cdp_cmd("Page.printToPDF", {"printBackground": True})["data"])
         assert printed.startswith(b"%PDF") and len(printed) > 20_000
+
+    def test_paper_is_white_whatever_the_screen_is(self, page: Page) -> None:
+        page.open("one", scheme="dark")
+        dark = {"media": "print", "features": [{"name": "prefers-color-scheme", "value": "dark"}]}
+        page.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", dark)
+        ground, ink = page.script(
+            "[getComputedStyle(document.querySelector('.card')).backgroundColor, getComputedStyle(document.body).color]"
+        )
+        page.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": ""})
+        assert (ground, ink) == ("rgb(255, 255, 255)", "rgb(26, 36, 33)")
 
 
 CONTRAST = """((selector) => {

@@ -20,7 +20,7 @@ from tools.race import __main__ as program
 from tools.race import laps as laps_module
 from tools.race.contestants import MODES, Files, Server, Way, our_command, their_command
 from tools.race.laps import BATCH, DECODE, KINDS, PROMPT, QUICK, Course, Lap, Track, of_kind
-from tools.race.outcome import describe, groups_of, growth, step_times
+from tools.race.outcome import aims_of, describe, groups_of, growth, step_times
 
 FILES = Files(Path("target.gguf"), Path("draft.gguf"))
 
@@ -79,6 +79,21 @@ class TestOutcome:
         ]
         assert growth(groups_of(laps), "ours plain") == {"1": 1.0, "8": pytest.approx(2.0)}
         assert growth(groups_of(laps), "theirs plain") == {}
+
+    def test_aims_are_held_against_what_was_measured(self) -> None:
+        batch = (("1", 10.0), ("8", 20.0))
+        laps = [*self.LAPS, *(lap("ours plain", speed, size, event=BATCH, group=size) for size, speed in batch)]
+        groups = groups_of(laps)
+        steps = step_times(groups, target_bytes=10**9, bandwidth=60e9)
+        aims = {aim.figure: aim for aim in aims_of(groups, steps, ready_seconds=2.0, target_bytes=10**9)}
+        assert {figure: aim.met for figure, aim in aims.items()} == {
+            "plain against plain": True,
+            "best against best, code": True,
+            "step of 8 requests over one": False,
+            "share of the bandwidth in a plain step": False,
+            "seconds until ready": True,
+        }
+        assert aims["step of 8 requests over one"].value == pytest.approx(4.0)
 
     def test_everything_is_described(self) -> None:
         text = "\n".join(describe(groups_of(self.LAPS)))
@@ -172,14 +187,24 @@ class TestTrack:
         texts = {ask.text for _, ask in FakePeer.asked[len(ways) :]}
         assert texts == {"x" * (512 - laps_module.TEMPLATE_TOKENS)}
 
-    def test_an_answer_that_fails_is_told_with_its_way(self, ways: list[Way], monkeypatch: pytest.MonkeyPatch) -> None:
+    @pytest.mark.parametrize(
+        ("event", "message"),
+        [(DECODE, "ours plain must answer: no room"), (BATCH, "ours plain must answer 2 requests at once: no room")],
+    )
+    def test_an_answer_that_fails_is_told_with_its_way(
+        self, ways: list[Way], monkeypatch: pytest.MonkeyPatch, event: str, message: str
+    ) -> None:
+        answer = FakePeer.stream
+
         async def broken(client: FakePeer, ask: Ask) -> AsyncGenerator[Delivery]:
-            raise GamanehError("no room")
-            yield
+            if ask.salt != "warm-up":
+                raise GamanehError("no room")
+            async for delivery in answer(client, ask):
+                yield delivery
 
         monkeypatch.setattr(FakePeer, "stream", broken)
-        with pytest.raises(GamanehError, match="ours plain must answer: no room"):
-            raced(ways, events=(DECODE,))
+        with pytest.raises(GamanehError, match=message):
+            raced(ways[:1] + ways[2:], events=(event,), batches=(2,))
 
 
 def test_every_kind_has_prompts() -> None:

@@ -43,7 +43,7 @@ from tools.race.contestants import (
     usable_cores,
 )
 from tools.race.laps import EVENTS, KINDS, QUICK, Course, Track, run
-from tools.race.outcome import OUR_PLAIN, THEIR_PLAIN, as_data, describe, groups_of, growth, step_times
+from tools.race.outcome import OUR_PLAIN, THEIR_PLAIN, aims_of, as_data, describe, groups_of, growth, step_times
 
 TARGET, DRAFT_MODEL = "qwen2.5-coder-1.5b-instruct", "qwen2.5-coder-0.5b-instruct"
 QUICK_MODES = (PLAIN, "draft", "ngram-simple-short")
@@ -143,6 +143,8 @@ def _race(options: argparse.Namespace, course: Course) -> dict[str, Any]:
         resident = {server.name: server.resident_bytes() for server in servers}
     groups = groups_of(laps)
     size = files.target.stat().st_size
+    steps = step_times(groups, size, bandwidth)
+    aims = aims_of(groups, steps, ways[0].server.start.ready_seconds, size)
     document = {
         "format": "gamaneh.race",
         "version": 1,
@@ -159,8 +161,9 @@ def _race(options: argparse.Namespace, course: Course) -> dict[str, Any]:
         },
         "commands": {server.name: shlex.join(server.command) for server in servers},
         "groups": as_data(groups),
-        "steps": [asdict(step) for step in step_times(groups, size, bandwidth)],
+        "steps": [asdict(step) for step in steps],
         "growth": {way: growth(groups, way) for way in (OUR_PLAIN, THEIR_PLAIN)},
+        "aims": [{**asdict(aim), "met": aim.met} for aim in aims],
         "laps": [asdict(lap) for lap in laps],
     }
     print("\n".join((*describe(groups), *_describe_rest(document))), flush=True)
@@ -224,7 +227,8 @@ def _check_memory(files: Files, servers: int) -> None:
 
 
 def _describe_rest(document: Mapping[str, Any]) -> Iterator[str]:
-    yield "== start"
+    files = sum(file["bytes"] for file in document["files"].values() if file is not None)
+    yield f"== start; the files have {files / 1e6:.0f} MB"
     for name, start in document["starts"].items():
         sizes = " then ".join(f"{start[key] / 1e6:.0f}" for key in ("resident_bytes", "resident_after"))
         yield f"{name}: ready after {start['ready_seconds']:.2f} s, resident {sizes} MB"
@@ -236,6 +240,10 @@ def _describe_rest(document: Mapping[str, Any]) -> Iterator[str]:
         if ratios:
             told = ", ".join(f"{size}: {ratio:.2f}" for size, ratio in ratios.items())
             yield f"{way}: step of so many requests / of one: {told}"
+    yield "== aims"
+    for aim in document["aims"]:
+        bound = f"at {'least' if aim['at_least'] else 'most'} {aim['bound']:g}"
+        yield f"{'met' if aim['met'] else 'MISSED'}: {aim['figure']} {aim['value']:.2f}, aim {bound}"
 
 
 def _check_least(name: str, value: int | Sequence[int], least: int) -> None:

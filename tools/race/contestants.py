@@ -192,7 +192,7 @@ def their_command(
         raise InvalidOption("--theirs", "must do without a draft model where there is none", mode)
     filled = [str(files.draft) if flag == DRAFT else flag for flag in flags]
     limits = ("--parallel", str(slots), "--ctx-size", str(slots * context), "--threads", str(threads))
-    served = ("--host", "127.0.0.1", "--port", "PORT", "--metrics", "--no-webui")
+    served = ("--host", "127.0.0.1", "--port", "PORT", "--metrics", "--no-webui", "--cache-ram", "0")
     return [str(program), "--model", str(files.target), *limits, *served, *filled, *extra]
 
 

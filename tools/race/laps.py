@@ -12,7 +12,7 @@ import httpx
 
 from gamaneh.bench.http_client import HttpClient
 from gamaneh.bench.prompt_set import Prompt
-from gamaneh.bench.traffic import Answer, Ask, answer_one, closed_loop
+from gamaneh.bench.traffic import Answer, Ask, answer_one, answer_or_fail, closed_loop
 from gamaneh.errors import GamanehError
 from gamaneh.options import SamplingParams
 from tools.race.contestants import OURS, PLAIN, Way
@@ -141,7 +141,9 @@ class Track:
                 asks = [
                     Ask(prompt.prompt, params, way.speculate, self._salt(f"{at}")) for at, prompt in enumerate(chosen)
                 ]
-                traffic = await closed_loop(self._clients[way.server.name], asks, size)
+                traffic = await closed_loop(self._clients[way.server.name], asks, size, answer_or_fail)
+                for error in (answer.error for answer in traffic.answers if answer.error is not None):
+                    raise GamanehError(f"{way.name} must answer {size} requests at once: {error}")
                 self.laps.append(
                     Lap(
                         *(BATCH, str(size), 0.0, str(size), number, way.name, traffic.tokens_per_second),

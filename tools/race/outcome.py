@@ -8,6 +8,7 @@ Formulas
     ttft ratio  seconds of theirs / seconds of ours: above 1 ours is sooner
     step        1 / speed of plain decoding of one request
     bandwidth   bytes of the target's file / step / bytes per second that the machine reads
+    aims        what the project wants to reach on a model of at least `LARGE_BYTES`, and on smaller ones
 """
 
 from __future__ import annotations
@@ -21,10 +22,40 @@ from typing import Any
 
 from gamaneh.bench.statistics import Interval, paired_ratio
 from tools.race.contestants import AUTO, OURS, PLAIN, THEIRS
-from tools.race.laps import BATCH, DECODE, Lap
+from tools.race.laps import BATCH, DECODE, PROMPT, Lap
 
 OUR_PLAIN, OUR_BEST, THEIR_PLAIN = f"{OURS} {PLAIN}", f"{OURS} {AUTO}", f"{THEIRS} {PLAIN}"
 ALL = "all"
+
+LARGE_BYTES = 500_000_000
+PLAIN_AIMS = {True: 1.3, False: 1.0}
+"""By whether the target is large: plain against plain, one request."""
+
+BEST_AIMS = {"editing": 3.0, "code": 2.0, "chat": 1.3}
+"""Best against best, greedy."""
+
+BATCH_AIMS = {"8": 2.0}
+PROMPT_AIM = 1.0
+GROWTH_AIM = 1.6
+"""Most that a step of 8 requests may take of a step of one."""
+
+LOAD_AIM = 3.0
+STEP_AIM = 0.8
+"""Least share of the machine's bandwidth: a step takes at most 1.25 times bytes / bandwidth."""
+
+
+@dataclass(frozen=True, slots=True)
+class Aim:
+    """One figure and the bound that it is held against."""
+
+    figure: str
+    value: float
+    bound: float
+    at_least: bool = True
+
+    @property
+    def met(self) -> bool:
+        return self.value >= self.bound if self.at_least else self.value <= self.bound
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +122,32 @@ def growth(groups: Sequence[Group], way: str) -> dict[str, float]:
     """Seconds of a step of so many requests / seconds of a step of one."""
     speeds = {int(one.group): one.speeds[way] for one in groups if one.event == BATCH and way in one.speeds}
     return {} if 1 not in speeds else {str(size): size / speed * speeds[1] for size, speed in sorted(speeds.items())}
+
+
+def aims_of(
+    groups: Sequence[Group], steps: Sequence[StepTime], ready_seconds: float, target_bytes: int
+) -> Iterator[Aim]:
+    """The aims that were measured."""
+    large = target_bytes >= LARGE_BYTES
+    for one in (one for one in groups if one.temperature == 0.0):
+        where = (one.event, one.group)
+        if where == (DECODE, ALL) and one.plain is not None:
+            yield Aim("plain against plain", one.plain.value, PLAIN_AIMS[large])
+        if one.event == DECODE and one.group in BEST_AIMS and one.best is not None and large:
+            yield Aim(f"best against best, {one.group}", one.best.value, BEST_AIMS[one.group])
+        if one.event == BATCH and one.group in BATCH_AIMS and one.plain is not None and large:
+            yield Aim(f"{one.group} requests at once", one.plain.value, BATCH_AIMS[one.group])
+        if one.event == PROMPT and one.plain is not None:
+            yield Aim(f"prompt of {one.group} tokens", one.plain.value, PROMPT_AIM)
+    ratio = growth(groups, OUR_PLAIN).get("8")
+    if ratio is not None:
+        yield Aim("step of 8 requests over one", ratio, GROWTH_AIM, at_least=False)
+    yield from (
+        Aim("share of the bandwidth in a plain step", step.bandwidth_share, STEP_AIM)
+        for step in steps
+        if step.side == OURS
+    )
+    yield Aim("seconds until ready", ready_seconds, LOAD_AIM, at_least=False)
 
 
 def describe(groups: Sequence[Group]) -> Iterator[str]:

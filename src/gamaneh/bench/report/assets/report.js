@@ -35,6 +35,7 @@ function card(entry) {
   const who = `${isolated(run.speculative.target)} · ${nameOf(run.speculative.proposer ?? "unknown")}`;
   return make("article", { class: `card run ${entry.series.tone}` },
     make("h3", { dir: "auto" }, entry.label), make("p", { class: "soft" }, who), headline(ratio), troubles(run),
+    run.points.length ? SIDES.flatMap((side) => shortcomings(wholeOf(entry)[side], side)) : null,
     make("dl", {}, facts(entry).map(([name, value]) => pair(name, value))));
 }
 
@@ -57,6 +58,15 @@ function troubles({ complete, stopped, failures }) {
   ];
 }
 
+/** What the figures of a side leave out, and whether its outputs are those of the target. */
+function shortcomings({ left_out: leftOut, approximate }, side) {
+  const parts = Object.entries(leftOut).filter(([, number]) => number).map(([reason, number]) => `${nameOf(reason)} ${count(number)}`);
+  return [
+    parts.length ? trouble(say("left_out", { side: say(side), parts: listed(parts) })) : null,
+    approximate ? trouble(say("approximate_side")) : null,
+  ];
+}
+
 function facts(entry) {
   const { speculative: setup, points, speculative_memory: memory, equality } = entry.run;
   return [
@@ -76,12 +86,14 @@ function ruleOf({ rule, exact }) {
 
 function measuredFacts(entry) {
   const whole = wholeOf(entry);
+  const counted = SIDES.map((side) => whole[side].tokens_from).filter((source) => source !== null);
   const drafts = whole.speculative.speculation;
   const latencies = ["tpot", "ttft"].filter((name) => SIDES.every((side) => whole[side][name] !== null));
   return [
     [say("load"), loadWords(entry.run.points[0].load)],
     [say("prompts"), count(whole.prompts)],
     ...(drafts ? [[say("acceptance"), share(drafts.acceptance_rate)], [say("tokens_per_round"), significant(drafts.tokens_per_round)]] : []),
+    ...(counted.length ? [[say("tokens_from"), [...new Set(counted)].map((source) => say(`tokens_${source}`)).join(ARROW)]] : []),
     ...latencies.map((name) => [say(`${name}_p95`), SIDES.map((side) => seconds(whole[side][name].p95)).join(ARROW)]),
   ];
 }
@@ -369,16 +381,17 @@ function setting(value) {
 function differences({ equality }) {
   if (equality === null || !equality.expected) return null;
   if (!equality.differences.length) return make("p", { class: "fine" }, say("differences_none"));
-  const heads = ["prompt", ...SIDES, "tie", "position", "gap"].map((head) => say(head));
+  const heads = ["prompt", ...SIDES, "tie", "character", "token_position", "gap"].map((head) => say(head));
   const rows = equality.differences.slice(0, MOST_DIFFERENCES).map((one) => [
-    one.prompt, one.plain, one.speculative, say(one.tie === null ? "unknown" : one.tie ? "yes" : "no"), count(one.position), significant(one.gap)]);
+    one.prompt, one.plain, one.speculative, say(one.tie === null ? "unknown" : one.tie ? "yes" : "no"),
+    count(one.position), count(one.token_position), significant(one.gap)]);
   return folded(say("differences"), table(heads, rows, 4));
 }
 
 function failed({ failures }) {
   if (!failures.length) return null;
-  const rows = failures.slice(0, MOST_DIFFERENCES).map(({ side, prompt, error }) => [nameOf(side), prompt, error]);
-  return folded(say("failures", { count: count(failures.length) }), table(["side", "prompt", "error"].map((head) => say(head)), rows, 3));
+  const rows = failures.slice(0, MOST_DIFFERENCES).map(({ side, prompt, reason, error }) => [nameOf(side), prompt, nameOf(reason), error]);
+  return folded(say("failures", { count: count(failures.length) }), table(["side", "prompt", "reason", "error"].map((head) => say(head)), rows, 4));
 }
 
 // --- where the figures come from ---
