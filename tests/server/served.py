@@ -40,7 +40,7 @@ class ChatBytes(ByteTokenizer):
     """A byte tokenizer with the simplest of chat templates."""
 
     def chat(
-        self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] | None = None
+        self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] | None = None, **variables: Any
     ) -> list[int]:
         return self.encode("".join(f"{message['role']}: {message['content']}\n" for message in messages))
 

@@ -18,7 +18,7 @@ USER = [{"role": "user", "content": "x"}]
         ({"temperature": -0.5}, "temperature"),
         ({"temperature": 101}, "temperature"),
         ({"top_p": 0}, "top_p"),
-        ({"top_k": -1}, "top_k"),
+        ({"top_k": -2}, "top_k"),
         ({"min_p": 1.5}, "min_p"),
         ({"n": 0}, "n"),
         ({"n": 1.0}, "n"),
@@ -67,7 +67,7 @@ def test_a_wrong_field_is_named(server: Running, body: dict, param: str) -> None
         ({"messages": USER, "tools": [{"type": "function"}]}, "tools.0.function"),
         ({"messages": USER, "response_format": {"type": "xml"}}, "response_format.type"),
         ({"messages": USER, "response_format": {"type": "json_schema"}}, "response_format.json_schema"),
-        ({"messages": USER, "functions": []}, "functions"),
+        ({"messages": USER, "functions": [{"name": "f"}]}, "functions"),
     ],
 )
 def test_a_wrong_chat_is_named(server: Running, body: dict, param: str | None) -> None:

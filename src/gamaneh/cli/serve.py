@@ -82,6 +82,10 @@ class ServerChoice:
     stall_seconds: Annotated[
         float | None, option_for(ServerOptions, "stall_seconds", "A longer step makes the server unhealthy.")
     ] = None
+    unknown_fields: Annotated[
+        str | None,
+        option_for(ServerOptions, "unknown_fields", "Fields that requests must not have: refuse, or warn and go on."),
+    ] = None
     share_answers: Annotated[
         bool, typer.Option("--share-answers", help="Callers without a key may be shown guesses from others' answers.")
     ] = False

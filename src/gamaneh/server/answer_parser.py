@@ -279,11 +279,12 @@ class AnswerParser:
         return True
 
     def _close(self) -> bool:
-        text = self._rest.lstrip(BLANKS)
+        whole = self._whole[-1]
+        text = self._rest.lstrip(BLANKS) if whole else self._rest
         if CALL_END.startswith(text) and text != CALL_END:
             return False
         self._rest = text.removeprefix(CALL_END)
-        self._skipping = True
+        self._skipping = whole or text.startswith(CALL_END)
         self._state = self._content
         return True
 

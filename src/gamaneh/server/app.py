@@ -24,6 +24,7 @@ from gamaneh.server.access import Client
 from gamaneh.server.api_errors import ApiError, answer_api_error, answer_bug, answer_http_error, from_engine_stopped
 from gamaneh.server.exchange import exchange
 from gamaneh.server.playground import routes as page_routes
+from gamaneh.server.schemas import shown_value
 from gamaneh.server.service import Route, Service
 
 
@@ -79,7 +80,7 @@ class _State:
         self._identify(request)
         name = request.path_params["model"]
         if name != self.service.model:
-            message = f"model must be {self.service.model}, got {name!r}"
+            message = f"model must be {self.service.model}, got {shown_value(name)}"
             raise ApiError(404, message, param="model", code="model_not_found")
         return JSONResponse(self._model())
 

@@ -8,40 +8,63 @@ from dataclasses import dataclass
 from typing import Any
 
 from gamaneh.core import FinishReason, StepOutput, TokenLogprob
-from gamaneh.server.answer_parser import AnswerParser, message
-from gamaneh.server.api_errors import invalid
+from gamaneh.server.answer_parser import CALL, CALL_END, AnswerParser, message
 from gamaneh.server.choice import Choice, Delta, Job, SupportsTokens, cuts, finite, shown, token_bytes
-from gamaneh.server.schemas import ChatRequest, Message, ToolCall
+from gamaneh.server.schemas import ChatRequest, Message
 
 
 def template_messages(messages: Sequence[Message]) -> list[dict[str, Any]]:
-    """The conversation as chat templates expect it.
-
-    Raises:
-        ApiError: 400, the arguments of an earlier call are not JSON.
-    """
-    return [_template_message(message, f"messages.{at}") for at, message in enumerate(messages)]
+    """The conversation as chat templates expect it; arguments of earlier calls stay as they were written."""
+    return [_template_message(message) for message in messages]
 
 
-def _template_message(message: Message, path: str) -> dict[str, Any]:
-    named = {"name": message.name, "tool_call_id": message.tool_call_id, "reasoning_content": message.reasoning_content}
-    calls = [_template_call(call, f"{path}.tool_calls.{at}") for at, call in enumerate(message.tool_calls or ())]
+def _template_message(message: Message) -> dict[str, Any]:
+    reasoning = message.reasoning_content if message.reasoning is None else message.reasoning
+    named = {"name": message.name, "tool_call_id": message.tool_call_id, "reasoning_content": reasoning}
+    calls = [
+        {
+            "id": call.id,
+            "type": call.type,
+            "function": {"name": call.function.name, "arguments": call.function.arguments},
+        }
+        for call in message.tool_calls or ()
+    ]
     return {
         "role": "system" if message.role == "developer" else message.role,
-        "content": message.content or "",
+        "content": message.content or message.refusal or "",
         **{key: value for key, value in named.items() if value is not None},
         **({"tool_calls": calls} if calls else {}),
     }
 
 
-def _template_call(call: ToolCall, path: str) -> dict[str, Any]:
-    """Templates write arguments as JSON themselves, so that they must not be JSON already."""
-    try:
-        arguments = json.loads(call.function.arguments or "{}")
-    except ValueError as error:
-        field = f"{path}.function.arguments"
-        raise invalid(field, f"{field} must be JSON ({error}), got {call.function.arguments!r}") from error
-    return {"id": call.id, "type": call.type, "function": {"name": call.function.name, "arguments": arguments}}
+def tools_in_words(messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """The conversation for a template that has no place for tools: they stand in the system turn, calls in content."""
+    told = [_call_in_words(message) for message in messages]
+    if not tools:
+        return told
+    system = f"{told.pop(0)['content']}\n\n" if told and told[0]["role"] == "system" else ""
+    listed = "\n".join(json.dumps(tool, ensure_ascii=False) for tool in tools)
+    example = '{"name": "the function", "arguments": {"an argument": "its value"}}'
+    words = (
+        f"{system}You may call these functions:\n{listed}\n"
+        f"To call one, write this, and its result will be given to you:\n{CALL}\n{example}\n{CALL_END}"
+    )
+    return [{"role": "system", "content": words}, *told]
+
+
+def _call_in_words(message: Mapping[str, Any]) -> dict[str, Any]:
+    told = {key: value for key, value in message.items() if key not in ("tool_calls", "tool_call_id")}
+    calls = [_written(call["function"]) for call in message.get("tool_calls", ())]
+    if message["role"] == "tool":
+        told |= {"role": "user", "content": f"<tool_response>\n{message['content']}\n</tool_response>"}
+    return told | {"content": "\n".join(filter(None, [told["content"], *calls]))}
+
+
+def _written(function: Mapping[str, Any]) -> str:
+    arguments = function["arguments"]
+    text = arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
+    name = json.dumps(function["name"], ensure_ascii=False)
+    return f'{CALL}\n{{"name": {name}, "arguments": {text or "{}"}}}\n{CALL_END}'
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,8 @@ from gamaneh.errors import InvalidRequest
 from gamaneh.sampling.grammar import Frame, Grammar, Schema, SupportsBytes
 from gamaneh.server.answer_parser import CALL, CALL_END, THINK_END
 from gamaneh.server.api_errors import invalid
-from gamaneh.server.schemas import ChatRequest, ResponseFormat
+from gamaneh.server.schemas import AllowedTools, ChatRequest, NamedTool, ResponseFormat
+from gamaneh.server.schemas import Tool as RequestTool
 
 Tool = Mapping[str, Any]
 ToolChoice = str | Mapping[str, Any]
@@ -37,12 +38,45 @@ class Tools:
         Raises:
             ApiError: 400, a choice without tools.
         """
-        tools = [tool.model_dump(exclude_none=True) for tool in request.tools or ()]
-        choice = request.tool_choice or ("auto" if tools else "none")
-        if choice != "none" and not tools:
-            raise invalid("tool_choice", f"tool_choice needs tools, got {choice!r}")
-        named = choice if isinstance(choice, str) else choice.model_dump()
-        return cls([] if named == "none" else tools, named, request.parallel_tool_calls is not False)
+        tools = [_offered(tool) for tool in request.tools or ()]
+        names = [tool["function"]["name"] for tool in tools]
+        for at, name in enumerate(names):
+            if name in names[:at]:
+                raise invalid(f"tools.{at}.function.name", f"tools.{at}.function.name must be another's, got {name!r}")
+        choice: ToolChoice = "auto"
+        match request.tool_choice:
+            case "none" | "auto" | "required" as word:
+                choice = word
+            case NamedTool() as named:
+                choice = {"type": "function", "function": {"name": named.function.name}}
+            case AllowedTools() as some:
+                allowed = [tool.function.name for tool in some.allowed_tools.tools]
+                _check_names(allowed, names, "tool_choice.allowed_tools.tools")
+                tools = [tool for tool in tools if tool["function"]["name"] in allowed]
+                choice = some.allowed_tools.mode
+        if choice not in ("none", "auto") and not tools:
+            wanted = choice if isinstance(choice, str) else choice["function"]["name"]
+            raise invalid("tool_choice", f"tool_choice needs tools, got {wanted!r}")
+        return cls([] if choice == "none" else tools, choice, request.parallel_tool_calls is not False)
+
+    @property
+    def forced(self) -> bool:
+        """Whether the answer can only be calls."""
+        return bool(self.offered) and self.choice != "auto"
+
+
+def _offered(tool: RequestTool) -> Tool:
+    """A tool as templates expect it: one without parameters takes none."""
+    function = tool.function
+    described = {} if function.description is None else {"description": function.description}
+    parameters = function.parameters or {"type": "object", "properties": {}}
+    return {"type": "function", "function": {"name": function.name, **described, "parameters": parameters}}
+
+
+def _check_names(wanted: Sequence[str], known: Sequence[str], field: str) -> None:
+    for name in wanted:
+        if name not in known:
+            raise invalid(field, f"{field} must name some of {', '.join(known)}, got {name!r}")
 
 
 def grammar_of(request: ChatRequest, tools: Tools, tokenizer: SupportsBytes, *, inside: bool) -> Grammar | None:

@@ -67,13 +67,20 @@ class Exchange:
         await self._start(prepared, request.headers)
         if prepared.request.stream:
             options = prepared.request.stream_options
-            return EventStream(self.chunks(prepared, usage=options is not None and options.include_usage), self.close)
+            wants_usage, always = (
+                (False, False) if options is None else (options.include_usage, options.continuous_usage_stats)
+            )
+            return EventStream(self.chunks(prepared, usage=wants_usage, running=always), self.close)
         whole = await until_disconnect(request.receive, self.whole(prepared))
         self.close(None)
         return JSONResponse(whole)
 
-    async def chunks(self, prepared: Prepared, *, usage: bool) -> AsyncGenerator[dict[str, Any]]:
-        """Each step as chunks; with `usage`, one more chunk at the end that has no choices.
+    async def chunks(self, prepared: Prepared, *, usage: bool, running: bool = False) -> AsyncGenerator[dict[str, Any]]:
+        """Each step as chunks.
+
+        Args:
+            usage: one more chunk at the end, without choices, tells the usage.
+            running: each chunk tells the usage so far.
 
         Raises:
             ApiError: 408, the time is over; 500, an answer failed; 503, the engine has stopped.
@@ -81,7 +88,8 @@ class Exchange:
         async with aclosing(self._steps()) as steps:
             async for choice, output in steps:
                 for chunk in self._chunks(prepared, choice, output, last=not usage):
-                    yield {**chunk, "usage": None} if usage else chunk
+                    now = {"usage": usage_of(self.choices, prepared.per_prompt)} if running else {"usage": None}
+                    yield {**chunk, **now} if usage or running else chunk
         if usage:
             counts = usage_of(self.choices, prepared.per_prompt)
             yield self._chunk([], usage=counts, **_gamaneh(self._about(prepared)))
@@ -229,6 +237,7 @@ class Exchange:
             fields |= {"error": error.code, "param": error.param}
         if self.prepared is not None:
             fields |= {"stream": bool(self.prepared.request.stream), "user": self.prepared.request.user}
+            fields |= {"unknown_fields": self.prepared.unknown} if self.prepared.unknown else {}
         if self.prepared is not None and all(choice.stream is not None for choice in self.prepared.choices):
             prompts = self.choices[:: self.prepared.per_prompt]
             fields |= {

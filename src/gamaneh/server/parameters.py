@@ -39,6 +39,8 @@ def sampling_params(
         ApiError: 400, a key of `logit_bias` is no token id.
     """
     given: dict[str, Any] = {name: value for name in _SAME if (value := getattr(request, name)) is not None}
+    if given.get("top_k") == -1:  # other engines' word for all tokens
+        del given["top_k"]
     return SamplingParams(
         **given,
         temperature=DEFAULT_TEMPERATURE if request.temperature is None else request.temperature,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol, TypeVar
 
 from gamaneh.engine.async_engine import AsyncEngine
@@ -13,15 +13,26 @@ from gamaneh.sampling.grammar import SupportsBytes
 from gamaneh.server.access import Client
 from gamaneh.server.answer_parser import opens_reasoning
 from gamaneh.server.api_errors import ApiError, from_invalid_request, invalid
-from gamaneh.server.chat import ChatChoice, Parts, template_messages
+from gamaneh.server.chat import ChatChoice, Parts, template_messages, tools_in_words
 from gamaneh.server.choice import Choice, Job, SupportsTokens
 from gamaneh.server.completions import CompletionChoice
 from gamaneh.server.constraints import Tools, grammar_of
 from gamaneh.server.parameters import capped, for_choice, sampling_params, speculation_options
-from gamaneh.server.schemas import ChatRequest, CompletionRequest, Sampling, SpeculationFields, parse
+from gamaneh.server.schemas import (
+    ChatRequest,
+    CompletionRequest,
+    Reading,
+    Sampling,
+    SpeculationFields,
+    parse,
+    shown_value,
+)
 from gamaneh.server.server_options import ServerOptions
 
 NO_WISHES = SpeculationFields()
+
+_RESERVED = frozenset({"messages", "tools", "add_generation_prompt", "tokenize", "chat_template"})
+"""What a template is told by other fields than `chat_template_kwargs`."""
 
 _TAIL = 16
 """Tokens at the end of a prompt that tell whether it opens the reasoning."""
@@ -33,10 +44,16 @@ class ServedTokenizer(SupportsTokens, SupportsBytes, Protocol):
     @property
     def reasons(self) -> bool: ...
 
+    @property
+    def takes_tools(self) -> bool: ...
+
     def encode(self, text: str, special: bool = True) -> list[int]: ...
 
     def chat(
-        self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] | None = None
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        **variables: Any,
     ) -> list[int]: ...
 
 
@@ -47,11 +64,13 @@ class Prepared:
     Args:
         choices: the answers to be made; those to one prompt follow each other.
         per_prompt: answers to each prompt.
+        unknown: fields of the request that were passed over.
     """
 
     request: Sampling
     choices: Sequence[Choice]
     per_prompt: int
+    unknown: Sequence[str] = ()
 
     @property
     def wants(self) -> SpeculationFields:
@@ -73,19 +92,21 @@ class Preparation:
         Raises:
             ApiError: the request is wrong.
         """
-        request = parse(CompletionRequest, body)
-        with_prompt = request.logprobs or 0 if request.max_tokens == 0 else request.logprobs
+        reading = self._reading()
+        request = parse(CompletionRequest, body, reading)
+        asked = request.max_tokens if request.max_completion_tokens is None else request.max_completion_tokens
+        with_prompt = request.logprobs or 0 if asked == 0 else request.logprobs
         shared = self._shared(
             request,
             client,
-            max_tokens=request.max_tokens,
+            max_tokens=asked,
             logprobs=request.logprobs,
             prompt_logprobs=with_prompt if request.echo else None,
         )
         prompts = [self._prompt(prompt) for prompt in request.prompt]
         jobs = self._jobs(request, prompts, shared)
         choices = [CompletionChoice(at, job, self.tokenizer, request) for at, job in enumerate(jobs)]
-        return Prepared(request, choices, request.n or 1)
+        return Prepared(request, choices, request.n or 1, reading.unknown)
 
     def chat(self, body: bytes, client: Client) -> Prepared:
         """A request to `/v1/chat/completions`.
@@ -93,22 +114,40 @@ class Preparation:
         Raises:
             ApiError: the request is wrong.
         """
-        request = parse(ChatRequest, body)
-        if request.top_logprobs is not None and not request.logprobs:
+        reading = self._reading()
+        request = parse(ChatRequest, body, reading)
+        if request.top_logprobs and not request.logprobs:
             raise invalid("top_logprobs", f"top_logprobs needs logprobs to be true, got {request.logprobs}")
         asked = request.max_tokens if request.max_completion_tokens is None else request.max_completion_tokens
         shared = self._shared(
             request, client, max_tokens=asked, logprobs=(request.top_logprobs or 0) if request.logprobs else None
         )
         tools = Tools.of(request)
-        prompt = _refusing(lambda: self.tokenizer.chat(template_messages(request.messages), tools.offered or None))
+        prompt = _refusing(lambda: self._conversation(request, tools))
         self._check_length(prompt, "messages")
+        if tools.forced:  # nothing but the end of a call ends it
+            shared["params"] = replace(shared["params"], stop=(), stop_token_ids=())
         inside = self.tokenizer.reasons and opens_reasoning(self.tokenizer.decode(prompt[-_TAIL:], skip_special=False))
         shared["mask"] = _refusing(lambda: grammar_of(request, tools, self.tokenizer, inside=inside))
         jobs = self._jobs(request, [(prompt, None)], shared)
         parts = Parts(self.tokenizer.reasons, inside, bool(tools.offered), tools.parallel)
         choices = [ChatChoice(at, job, self.tokenizer, request, parts) for at, job in enumerate(jobs)]
-        return Prepared(request, choices, request.n or 1)
+        return Prepared(request, choices, request.n or 1, reading.unknown)
+
+    def _reading(self) -> Reading:
+        return Reading(warn=self.options.unknown_fields == "warn")
+
+    def _conversation(self, request: ChatRequest, tools: Tools) -> list[int]:
+        messages = template_messages(request.messages)
+        variables = dict(request.chat_template_kwargs or {})
+        for name in _RESERVED & variables.keys():
+            field = f"chat_template_kwargs.{name}"
+            raise invalid(field, f"{field} must not be given: the request says it elsewhere")
+        if request.reasoning_effort is not None:
+            variables = {"reasoning_effort": request.reasoning_effort, **variables}
+        if not self.tokenizer.takes_tools:
+            return self.tokenizer.chat(tools_in_words(messages, tools.offered), None, **variables)
+        return self.tokenizer.chat(messages, tools.offered or None, **variables)
 
     def _shared(
         self,
@@ -140,7 +179,7 @@ class Preparation:
 
     def _check(self, request: Sampling) -> None:
         if request.model not in (None, self.model):
-            message = f"model must be {self.model}, got {request.model!r}"
+            message = f"model must be {self.model}, got {shown_value(request.model)}"
             raise ApiError(404, message, param="model", code="model_not_found")
         if request.stream_options is not None and not request.stream:
             raise invalid("stream_options", "stream_options needs stream to be true")

@@ -8,6 +8,7 @@ from typing import Any
 
 from gamaneh.errors import InvalidOption
 
+UNKNOWN_FIELDS = ("refuse", "warn")
 LOG_LEVELS = ("debug", "info", "warning", "error")
 
 
@@ -31,6 +32,7 @@ class ServerOptions:
         drain_seconds: how long a server that is told to end goes on with what it has.
         failure_seconds: how long a server whose engine failed says so before it exits.
         stall_seconds: a step that takes longer makes the server unhealthy.
+        unknown_fields: `refuse` refuses a request with a field that there is not; `warn` logs it and goes on.
         share_answers: callers without a key and without a `cache_salt` may be shown guesses from each other's answers.
         log_level: least important of what is logged.
         log_prompts: log prompts and outputs, too.
@@ -50,6 +52,7 @@ class ServerOptions:
     drain_seconds: float = 30.0
     failure_seconds: float = 5.0
     stall_seconds: float = 120.0
+    unknown_fields: str = "refuse"
     share_answers: bool = False
     log_level: str = "info"
     log_prompts: bool = False
@@ -79,5 +82,6 @@ _CHECKS: Mapping[str, tuple[str, Callable[[Any], bool]]] = {
     "drain_seconds": _at_least(0),
     "failure_seconds": _at_least(0),
     "stall_seconds": ("must be above 0", lambda value: value > 0),
+    "unknown_fields": (f"must be one of {', '.join(UNKNOWN_FIELDS)}", lambda value: value in UNKNOWN_FIELDS),
     "log_level": (f"must be one of {', '.join(LOG_LEVELS)}", lambda value: value in LOG_LEVELS),
 }
