@@ -206,6 +206,7 @@ class Sampling(Schema):
 
     model: str | None = None
     max_tokens: Annotated[int, Field(ge=0)] | None = None
+    max_completion_tokens: Annotated[int, Field(ge=0)] | None = None
     temperature: float | None = None
     top_p: float | None = None
     n: Annotated[int, Field(ge=1)] | None = None
@@ -235,7 +236,6 @@ class CompletionRequest(Sampling):
 
     harmless = {**Sampling.harmless, "add_special_tokens": _one_of(True)}
 
-    max_completion_tokens: Annotated[int, Field(ge=0)] | None = None
     prompt: Prompts
     echo: bool | None = None
     logprobs: Annotated[int, Field(ge=0, le=MAX_LOGPROBS)] | None = None
@@ -366,7 +366,6 @@ class ChatRequest(Sampling):
     }
 
     messages: Annotated[list[Message], Field(min_length=1)]
-    max_completion_tokens: Annotated[int, Field(ge=0)] | None = None
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=MAX_LOGPROBS)] | None = None
     response_format: ResponseFormat | None = None
