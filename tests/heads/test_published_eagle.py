@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,13 +14,15 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
-from gamaneh.errors import CorruptModel, UnsupportedModel
+from gamaneh.engine.llm import LLM
+from gamaneh.errors import CorruptModel, ModelError, UnsupportedModel
 from gamaneh.heads.eagle import EagleHead, load_eagle
-from gamaneh.heads.locate import open_heads
+from gamaneh.heads.locate import check_heads, open_heads
 from gamaneh.heads.published import is_published, read_published
 from gamaneh.heads.trainable import TrainBatch
 from gamaneh.models.config import DecoderConfig, LayerSpec
 from gamaneh.models.loading import LoadedModel
+from gamaneh.options import SamplingParams
 from gamaneh.testing import TINY_CONFIGS, tiny_model
 
 HIDDEN, INNER, HEADS, KV_HEADS, HEAD_DIM, DRAFT_VOCAB, LAYERS = 32, 48, 4, 2, 8, 24, 8
@@ -271,7 +275,7 @@ def test_damage_is_named(target: LoadedModel, tmp_path: Path) -> None:
         read_published(written(tmp_path / "h", speculators_config(), lacking), target)
     with pytest.raises(UnsupportedModel, match=r"layers\.1\.mlp"):
         read_published(written(tmp_path / "h", speculators_config(), {**whole, "layers.1.mlp": torch.ones(1)}), target)
-    with pytest.raises(CorruptModel, match=r"fuse\.weight"):
+    with pytest.raises(CorruptModel, match=r"fc\.weight .*must have shape \(32, 96\), got \(32, 32\)"):
         wide = {**whole, "fc.weight": torch.ones(HIDDEN, HIDDEN)}
         load_eagle(read_published(written(tmp_path / "h", speculators_config(), wide), target), target)
     with pytest.raises(CorruptModel, match="d2t"):
@@ -288,3 +292,115 @@ def test_damage_is_named(target: LoadedModel, tmp_path: Path) -> None:
     (tmp_path / "h" / "model.safetensors").write_bytes(b"short")
     with pytest.raises(CorruptModel, match="cannot be read"):
         read_published(tmp_path / "h", target)
+
+
+# -- vocabulary maps and names ---------------------------------------------------------------
+
+
+def changed(**changes: Tensor | None) -> dict[str, Tensor]:
+    """Tensors of the usual heads, some replaced, or left out where None."""
+    tensors = {**some_tensors("layers.0."), **changes}
+    return {name: tensor for name, tensor in tensors.items() if tensor is not None}
+
+
+GOOD = some_tensors("layers.0.")
+IDS = GOOD["t2d"].nonzero().flatten()
+
+BAD_MAPS: Mapping[str, tuple[dict[str, Tensor], str]] = {
+    "absolute, against the marks": (changed(d2t=IDS), "d2t in .* must lead to"),
+    "absolute, in range, without marks": (
+        {**changed(t2d=None), "d2t": torch.arange(0, 200, 2), "lm_head.weight": torch.ones(100, HIDDEN)},
+        "must hold distances, which do not rise",
+    ),
+    "all zero, against the marks": (changed(d2t=torch.zeros(DRAFT_VOCAB, dtype=torch.long)), "tokens that .*t2d"),
+    "all zero, without marks": (changed(d2t=torch.zeros(DRAFT_VOCAB, dtype=torch.long), t2d=None), "not only zeros"),
+    "a token twice": (changed(d2t=torch.cat([GOOD["d2t"][:1], GOOD["d2t"][:-1] - 1]), t2d=None), "each token once"),
+    "against the marks": (changed(t2d=GOOD["t2d"].roll(1)), "must lead to the tokens that .*t2d.* marks"),
+    "floats": (changed(d2t=GOOD["d2t"].float()), r"must hold whole numbers, got torch\.float32"),
+    "too short": (changed(d2t=GOOD["d2t"][:-1]), "must have an entry for each of 24 rows"),
+    "missing": (changed(d2t=None, t2d=None), r"lm_head\.weight in .* or come with d2t, got 24"),
+    "marks of another number": (changed(d2t=None, t2d=torch.ones(260, dtype=torch.bool)), "t2d in .* must mark 24"),
+    "marks that are none": (changed(t2d=torch.full((260,), 7)), "t2d in .* must hold a mark"),
+    "config of another size": (
+        {**GOOD, "lm_head.weight": torch.ones(20, HIDDEN)},
+        r"draft_vocab_size rows \(24\), got 20",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", BAD_MAPS)
+def test_a_vocabulary_map_that_cannot_be_right_is_refused_by_the_tensor_s_name(
+    target: LoadedModel, case: str, tmp_path: Path
+) -> None:
+    tensors, message = BAD_MAPS[case]
+    config = speculators_config(draft_vocab_size=100 if len(tensors["lm_head.weight"]) == 100 else DRAFT_VOCAB)
+    with pytest.raises(CorruptModel, match=message):
+        read_published(written(tmp_path / "h", config, tensors), target)
+
+
+@pytest.mark.parametrize("left_out", ["d2t", "t2d"])
+def test_either_map_alone_leads_to_the_same_tokens(target: LoadedModel, left_out: str, tmp_path: Path) -> None:
+    folder = written(tmp_path / "h", speculators_config(), changed(**{left_out: None}))
+    assert torch.equal(read_published(folder, target).tensors["draft_ids"], IDS)
+
+
+def test_layers_under_two_names_are_refused(target: LoadedModel, tmp_path: Path) -> None:
+    twice = {**GOOD, "midlayer.hidden_norm.weight": torch.ones(HIDDEN)}
+    with pytest.raises(
+        CorruptModel, match=r"one of the tensors .*hidden_norm\.weight and .*hidden_norm\.weight, got both"
+    ):
+        read_published(written(tmp_path / "h", speculators_config(), twice), target)
+
+
+@pytest.mark.parametrize(
+    ("name", "shape", "expected"),
+    [
+        ("fc.weight", (HIDDEN, 3 * HIDDEN + 96), (HIDDEN, 96)),
+        ("embed_tokens.weight", (260, 48), (260, HIDDEN)),
+        ("layers.0.self_attn.k_proj.weight", (16, HIDDEN), (16, 64)),
+        ("lm_head.weight", (DRAFT_VOCAB, 48), (DRAFT_VOCAB, HIDDEN)),
+    ],
+)
+def test_a_wrong_width_is_told_with_the_file_s_own_name(
+    target: LoadedModel, name: str, shape: tuple[int, ...], expected: tuple[int, ...], tmp_path: Path
+) -> None:
+    folder = written(tmp_path / "h", speculators_config(), {**GOOD, name: torch.ones(shape)})
+    told = re.escape(f"tensor {name} in {folder} must have shape {expected}, got {shape}")
+    with pytest.raises(CorruptModel, match=told):
+        read_published(folder, target)
+
+
+def test_another_width_without_an_embedding_is_refused(target: LoadedModel, tmp_path: Path) -> None:
+    config = speculators_config(transformer_layer_config={**LAYER_CONFIG, "hidden_size": 48})
+    with pytest.raises(CorruptModel, match=r"must have embed_tokens\.weight, since their hidden_size is 48 .* 32"):
+        read_published(written(tmp_path / "h", config, GOOD), target)
+
+
+def test_a_base_that_is_not_given_is_warned_of_beside_the_target_s(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    config = TINY_CONFIGS["llama"]
+    target = tiny_model(
+        config=replace(config, layers=(LayerSpec(),) * LAYERS, ropes=(replace(config.ropes[0], theta=5e5),))
+    )
+    layer = {key: value for key, value in LAYER_CONFIG.items() if key != "rope_theta"}
+    read_published(written(tmp_path / "h", speculators_config(transformer_layer_config=layer), GOOD), target)
+    assert "does not give rope_theta: taking 10000.0, where the target has 500000.0" in caplog.text
+
+
+def test_they_are_used_wherever_heads_are_given(target: LoadedModel, tmp_path: Path) -> None:
+    folder = written(tmp_path / "heads", speculators_config(), GOOD)
+    check_heads([folder])
+    llm = LLM(target, heads=[folder])
+    assert [artifact.kind for artifact in llm.heads] == ["eagle"]
+    plain = LLM(target)
+    params = SamplingParams(max_tokens=8, ignore_eos=True)
+    assert llm.generate([[1, 2, 3]], params)[0].tokens == plain.generate([[1, 2, 3]], params)[0].tokens
+
+
+def test_errors_of_heads_say_whose_they_are_and_where(target: LoadedModel, tmp_path: Path) -> None:
+    folder = written(tmp_path / "heads", speculators_config(), changed(**{"fc.weight": None}))
+    with pytest.raises(CorruptModel, match=rf"^heads {folder} \(option heads\): .* lack the tensor fc\.weight"):
+        open_heads([folder], target)
+    with pytest.raises(ModelError, match=r"^heads nowhere \(option heads\): heads must be a folder"):
+        LLM("no-model-that-is-read", heads=["nowhere"])

@@ -164,6 +164,7 @@ def _models(target: LoadedModel, proposer: ProposerChoice) -> list[ModelMark]:
     from gamaneh.bench.result import ModelMark
     from gamaneh.bench.run.provenance import hash_model
     from gamaneh.cli.session import file_or_name
+    from gamaneh.heads.locate import locate_heads
     from gamaneh.models.loading import resolve
 
     dtype = str(target.dtype).removeprefix("torch.")
@@ -171,7 +172,8 @@ def _models(target: LoadedModel, proposer: ProposerChoice) -> list[ModelMark]:
     if proposer.draft_model is not None:
         path = resolve(file_or_name(proposer.draft_model))
         marks.append(ModelMark("draft_model", proposer.draft_model, hash_model(path), dtype))
-    return [*marks, *(ModelMark("heads", heads, hash_model(Path(heads)), dtype) for heads in proposer.heads or ())]
+    heads = proposer.heads or ()
+    return [*marks, *(ModelMark("heads", name, hash_model(locate_heads(name)), dtype) for name in heads)]
 
 
 def _keeper(out: Path | None, csv: Path | None) -> Keep:

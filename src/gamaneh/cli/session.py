@@ -12,9 +12,9 @@ from gamaneh.core import AUTO
 from gamaneh.engine.assembly import build_engine, check_devices
 from gamaneh.engine.engine import Engine
 from gamaneh.engine.llm import LLM
-from gamaneh.heads.locate import read_heads
+from gamaneh.heads.locate import check_heads, kind_of_heads
 from gamaneh.models.catalogue import names
-from gamaneh.models.loading import LoadedModel, load
+from gamaneh.models.loading import DRAFT, TARGET, LoadedModel, OpenModel, Role, load, open_model
 
 
 def open_llm(model: ModelChoice, proposer: ProposerChoice, *, max_batch: int = 1) -> LLM:
@@ -26,9 +26,11 @@ def open_llm(model: ModelChoice, proposer: ProposerChoice, *, max_batch: int = 1
     speculation, options = proposer.speculation(), model.engine(max_batch=max_batch)
     target = file_or_name(model.model)
     draft = None if proposer.draft_model is None else file_or_name(proposer.draft_model)
-    heads = [read_heads(name) for name in proposer.heads or ()]
-    if proposer.only_heads and len(heads) == 1:
-        speculation = replace(speculation, proposer=heads[0].kind)
+    heads = proposer.heads or ()
+    check_heads(heads)
+    kinds = [kind_of_heads(name) for name in heads]
+    if proposer.only_heads and len(kinds) == 1:
+        speculation = replace(speculation, proposer=kinds[0])
     with count_bar(f"loading {model.model}") as tick:
         return LLM(
             target,
@@ -53,9 +55,14 @@ def open_engine(model: ModelChoice, proposer: ProposerChoice, **limits: Any) -> 
     """
     options = model.engine(**limits)
     check_devices(proposer.draft_device, proposer.draft_model)
-    target = _loaded(model.model, model.dtype, model.device)
+    # Everything is opened before the weights of anything are read, so that mistakes are told at once.
+    check_heads(proposer.heads or ())
+    open_target = open_model(file_or_name(model.model))
+    draft_model = proposer.draft_model
+    open_draft = None if draft_model is None else open_model(file_or_name(draft_model), role=DRAFT)
+    target = _loaded(open_target, TARGET, model.dtype, model.device)
     draft_device = proposer.draft_device or str(target.device)
-    draft = None if proposer.draft_model is None else _loaded(proposer.draft_model, model.dtype, draft_device)
+    draft = None if open_draft is None else _loaded(open_draft, DRAFT, model.dtype, draft_device)
     speculation = proposer.speculation()
     if not (proposer.lookup or proposer.plain or proposer.proposer):
         speculation = replace(speculation, proposer=AUTO)
@@ -63,10 +70,9 @@ def open_engine(model: ModelChoice, proposer: ProposerChoice, **limits: Any) -> 
         return target, build_engine(target, draft, speculation, options, tick, proposer.heads or ())
 
 
-def _loaded(name: str, dtype: str, device: str) -> LoadedModel:
-    path = file_or_name(name)
-    with count_bar(f"loading {name}") as tick:
-        return load(path, dtype=dtype, device=device, progress=tick)
+def _loaded(model: OpenModel, role: Role, dtype: str, device: str) -> LoadedModel:
+    with count_bar(f"loading {model.name}") as tick:
+        return load(model, dtype=dtype, device=device, progress=tick, role=role)
 
 
 def file_or_name(model: str) -> str:

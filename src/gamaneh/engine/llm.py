@@ -13,8 +13,8 @@ from gamaneh.engine.assembly import build_engine, check_devices
 from gamaneh.engine.engine import Engine
 from gamaneh.errors import InvalidRequest
 from gamaneh.heads.artifact import Artifact
-from gamaneh.heads.locate import HeadsSource, read_heads
-from gamaneh.models.loading import LoadedModel, load
+from gamaneh.heads.locate import HeadsSource, check_heads, open_heads
+from gamaneh.models.loading import DRAFT, TARGET, LoadedModel, OpenModel, Role, load, open_model
 from gamaneh.models.tokenizer import Tokenizer
 from gamaneh.options import EngineOptions, SamplingParams, SpeculationOptions
 from gamaneh.sampling.edits import MaskSource
@@ -95,10 +95,13 @@ class LLM:
         progress: Callable[[int, int], None] | None = None,
     ) -> None:
         check_devices(draft_device, draft_model)
-        self.loaded = _loaded(model, dtype, device, progress)
+        # Everything is opened before the weights of anything are read, so that mistakes are told at once.
+        check_heads(heads)
+        target, draft = _opened(model, TARGET), None if draft_model is None else _opened(draft_model, DRAFT)
+        self.loaded = _loaded(target, TARGET, dtype, device, progress)
         draft_device = draft_device or str(self.loaded.device)
-        self.draft = None if draft_model is None else _loaded(draft_model, dtype, draft_device, progress)
-        self.heads = tuple(map(read_heads, heads))
+        self.draft = None if draft is None else _loaded(draft, DRAFT, dtype, draft_device, progress)
+        self.heads = open_heads(heads, self.loaded)
         self.speculation = speculation or SpeculationOptions(proposer=_usual_proposer(self.draft, self.heads))
         self.options = options or EngineOptions()
         self.engine: Engine = build_engine(self.loaded, self.draft, self.speculation, self.options, heads=self.heads)
@@ -223,8 +226,20 @@ class LLM:
         return self.tokenizer.encode(reference, special=False) if reference else []
 
 
-def _loaded(model: Model, dtype: str, device: str, progress: Callable[[int, int], None] | None) -> LoadedModel:
-    return model if isinstance(model, LoadedModel) else load(model, dtype=dtype, device=device, progress=progress)
+def _opened(model: Model, role: Role) -> LoadedModel | OpenModel:
+    return model if isinstance(model, LoadedModel) else open_model(model, role=role)
+
+
+def _loaded(
+    model: LoadedModel | OpenModel,
+    role: Role,
+    dtype: str,
+    device: str,
+    progress: Callable[[int, int], None] | None,
+) -> LoadedModel:
+    if isinstance(model, LoadedModel):
+        return model
+    return load(model, dtype=dtype, device=device, progress=progress, role=role)
 
 
 def _usual_proposer(draft: LoadedModel | None, heads: Sequence[Artifact]) -> str:

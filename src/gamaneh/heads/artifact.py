@@ -185,7 +185,18 @@ def load_artifact(path: Path) -> Artifact:
     if artifact.draft_vocab != config["draft_vocab"]:
         counts = f"got {config['draft_vocab']} for {artifact.draft_vocab}"
         raise CorruptModel(f"draft_vocab in {path / CONFIG} must be the length of {DRAFT_IDS}, {counts}")
+    _check_draft_ids(artifact, path)
     return artifact
+
+
+def _check_draft_ids(artifact: Artifact, path: Path) -> None:
+    ids, rows = artifact.tensors.get(DRAFT_IDS), artifact.target.vocab_size
+    if ids is None:
+        return
+    whole = ids.dtype == torch.int64 and ids.ndim == 1 and len(ids) > 0
+    if not whole or not 0 <= int(ids.min()) <= int(ids.max()) < rows or len(set(ids.tolist())) != len(ids):
+        rule = f"must be ids from 0 to {rows - 1}, each once"
+        raise CorruptModel(f"{DRAFT_IDS} in {path / TENSORS} {rule}, got {ids.flatten().tolist()[:5]}")
 
 
 def check_target(artifact: Artifact, loaded: LoadedModel) -> None:

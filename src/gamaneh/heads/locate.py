@@ -8,7 +8,7 @@ from pathlib import Path
 from gamaneh.errors import InvalidOption, ModelError
 from gamaneh.heads.artifact import Artifact, artifact_kind, check_target, is_artifact, load_artifact
 from gamaneh.heads.published import PUBLISHED_KIND, is_published, read_published
-from gamaneh.models.loading import LoadedModel
+from gamaneh.models.loading import HEADS, LoadedModel, blaming
 
 HeadsSource = str | Path | Artifact
 """A folder of heads, the name of heads that come with the package, or heads that are loaded already."""
@@ -52,39 +52,46 @@ def kind_of_heads(name: str | Path) -> str:
     return PUBLISHED_KIND if is_published(folder) else artifact_kind(folder)
 
 
+def check_heads(sources: Sequence[HeadsSource]) -> None:
+    """Check that heads are there, by their configs alone.
+
+    Raises:
+        ModelError: some are not, or their config cannot be read.
+    """
+    for source in sources:
+        if not isinstance(source, Artifact):
+            with blaming(HEADS, source):
+                kind_of_heads(source)
+
+
 def shipped_heads() -> list[str]:
     """Names of the heads that come with the package."""
     return sorted(config.parent.relative_to(SHIPPED).as_posix() for config in SHIPPED.glob("*/*/config.json"))
 
 
-def read_heads(source: HeadsSource) -> Artifact:
-    """Heads, wherever they lie.
-
-    Raises:
-        ModelError: they cannot be found, read or used.
-    """
-    return source if isinstance(source, Artifact) else load_artifact(locate_heads(source))
-
-
 def open_heads(sources: Sequence[HeadsSource], loaded: LoadedModel) -> tuple[Artifact, ...]:
-    """Heads for this target, at most one of each kind.
+    """Heads for this target, ours or those that others published, at most one of each kind.
 
     Raises:
         ModelError: some cannot be found, read or used, or belong to another target.
         InvalidOption: two are of one kind.
     """
-    opened = tuple(_opened(source, loaded) for source in sources)
-    kinds = [artifact.kind for artifact in opened]
-    for at, artifact in enumerate(opened):
-        check_target(artifact, loaded)
-        if artifact.kind in kinds[:at]:
-            raise InvalidOption("heads", "must be of different kinds", ", ".join(kinds))
-    return opened
+    opened: list[Artifact] = []
+    for source in sources:
+        artifact = _opened(source, loaded)
+        if artifact.kind in (other.kind for other in opened):
+            kinds = ", ".join(other.kind for other in (*opened, artifact))
+            raise InvalidOption("heads", "must be of different kinds", kinds)
+        opened.append(artifact)
+    return tuple(opened)
 
 
 def _opened(source: HeadsSource, loaded: LoadedModel) -> Artifact:
-    """Heads of ours, or those that others published."""
-    if isinstance(source, Artifact):
-        return source
-    folder = locate_heads(source)
-    return read_published(folder, loaded) if is_published(folder) else read_heads(folder)
+    with blaming(HEADS, source.kind if isinstance(source, Artifact) else source):
+        artifact = source if isinstance(source, Artifact) else _read(locate_heads(source), loaded)
+        check_target(artifact, loaded)
+    return artifact
+
+
+def _read(folder: Path, loaded: LoadedModel) -> Artifact:
+    return read_published(folder, loaded) if is_published(folder) else load_artifact(folder)

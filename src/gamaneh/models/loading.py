@@ -136,7 +136,7 @@ def open_model(model: str | Path, *, role: Role = TARGET) -> OpenModel:
 
 
 def load(
-    model: str | Path,
+    model: str | Path | OpenModel,
     *,
     dtype: str = "auto",
     device: str = "auto",
@@ -146,6 +146,7 @@ def load(
     """Read a model: a Hugging Face folder, a GGUF file, a name of the catalogue or a hub id.
 
     Args:
+        model: which; one that is open already is closed.
         dtype: `float32`, `bfloat16` or `auto`: bfloat16 where the device computes with
             it natively, else float32.
         device: as torch names it, or `auto`: CUDA where there is one, else the CPU.
@@ -158,8 +159,8 @@ def load(
     """
     chosen_device = choose_device(device)
     chosen_dtype = choose_dtype(dtype, chosen_device)
-    opened = open_model(model, role=role)
-    with blaming(role, model):
+    opened = model if isinstance(model, OpenModel) else open_model(model, role=role)
+    with blaming(role, opened.name):
         decoder = _decoder(opened, chosen_dtype, chosen_device, progress)
     return LoadedModel(
         name=opened.name,

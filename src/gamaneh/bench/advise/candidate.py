@@ -9,7 +9,7 @@ from gamaneh.core import AUTO, Needs
 from gamaneh.engine.llm import LLM
 from gamaneh.errors import GamanehError
 from gamaneh.kv.cache import bytes_per_block
-from gamaneh.models.loading import LoadedModel, load
+from gamaneh.models.loading import DRAFT, LoadedModel, load
 from gamaneh.models.tokenizer import tokenizer_difference
 from gamaneh.options import EngineOptions, SpeculationOptions
 
@@ -181,7 +181,7 @@ class Workshop:
             return None
         if name not in self._drafts:
             dtype = str(self.target.dtype).removeprefix("torch.")
-            self._drafts[name] = load(name, dtype=dtype, device=str(self.target.device))
+            self._drafts[name] = load(name, dtype=dtype, device=str(self.target.device), role=DRAFT)
         return self._drafts[name]
 
 
