@@ -42,6 +42,7 @@ def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(loading, "load", load)
     monkeypatch.setattr(candidate, "load", load)
     monkeypatch.setattr(llm, "load", load)
+    monkeypatch.setattr(llm, "open_model", lambda name, **_: name)
 
 
 @pytest.fixture

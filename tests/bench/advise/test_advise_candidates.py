@@ -18,7 +18,7 @@ DRAFT = replace(tiny_model(seed=1), name="small", weight_bytes=1000)
 def models(monkeypatch: pytest.MonkeyPatch) -> None:
     """Draft models are called `small`; there are no others."""
 
-    def load(name: str, *, dtype: str, device: str) -> LoadedModel:
+    def load(name: str, *, dtype: str, device: str, **_: object) -> LoadedModel:
         if name != "small":
             raise ModelError(f"no model {name}")
         return DRAFT
