@@ -333,6 +333,7 @@ class TestProgram:
         assert json.loads(kept.read_text()) == document
         assert any(one.startswith("== decode") for one in text)
         assert document["starts"].keys() == {"ours", "theirs plain", "theirs ngram-mod"}
+        assert document["first_ttft"].keys() == {"ours plain", "ours auto", "theirs plain", "theirs ngram-mod"}
         assert document["machine"]["bandwidth"] == 1e10 and document["peer"]["source"].startswith("llama-cpp-python==")
         assert {step["side"] for step in document["steps"]} == {"ours", "theirs"}
         assert document["growth"]["ours plain"].keys() == {"1", "2", "4", "8", "16"}

@@ -139,7 +139,8 @@ def _race(options: argparse.Namespace, course: Course) -> dict[str, Any]:
         ways = _start(files, modes, options, course, Path(logs), stack)
         servers = list({way.server.name: way.server for way in ways}.values())
         disturbed = _disturbances(servers)
-        laps = run(Track(ways, load_set("full"), course, _say))
+        track = Track(ways, load_set("full"), course, _say)
+        laps = run(track)
         resident = {server.name: server.resident_bytes() for server in servers}
     groups = groups_of(laps)
     size = files.target.stat().st_size
@@ -159,6 +160,7 @@ def _race(options: argparse.Namespace, course: Course) -> dict[str, Any]:
         "starts": {
             server.name: {**asdict(server.start), "resident_after": resident[server.name]} for server in servers
         },
+        "first_ttft": track.first_ttft,
         "commands": {server.name: shlex.join(server.command) for server in servers},
         "groups": as_data(groups),
         "steps": [asdict(step) for step in steps],
@@ -232,6 +234,9 @@ def _describe_rest(document: Mapping[str, Any]) -> Iterator[str]:
     for name, start in document["starts"].items():
         sizes = " then ".join(f"{start[key] / 1e6:.0f}" for key in ("resident_bytes", "resident_after"))
         yield f"{name}: ready after {start['ready_seconds']:.2f} s, resident {sizes} MB"
+    yield "first request, seconds to the first token: " + ", ".join(
+        f"{way} {seconds:.2f}" for way, seconds in document["first_ttft"].items()
+    )
     yield f"== plain steps; the machine reads {document['machine']['bandwidth'] / 1e9:.1f} GB/s"
     for step in document["steps"]:
         read = f"{step['bytes_per_second'] / 1e9:.1f} GB/s, {step['bandwidth_share']:.2f} of the machine's"

@@ -87,6 +87,9 @@ class Track:
     Args:
         prompts: to choose from.
         say: told how far it is.
+
+    Attributes:
+        first_ttft: way -> seconds of its first request, a short one, to the first token: what it put off until then.
     """
 
     ways: Sequence[Way]
@@ -94,6 +97,7 @@ class Track:
     course: Course
     say: Say
     laps: list[Lap] = field(default_factory=list)
+    first_ttft: dict[str, float] = field(default_factory=dict)
     _clients: dict[str, HttpClient] = field(default_factory=dict)
     _turns: Iterator[int] = field(default_factory=itertools.count)
 
@@ -106,7 +110,8 @@ class Track:
         events = {DECODE: self._decode, PROMPT: self._read_prompts, BATCH: self._batches}
         async with self._connected():
             for way in self.ways:
-                await self._ask(way, Ask("Say yes.", _params(4, 0.0), way.speculate, "warm-up"))
+                answer = await self._ask(way, Ask("Say yes.", _params(4, 0.0), way.speculate, "warm-up"))
+                self.first_ttft[way.name] = answer.ttft
             for number in range(self.course.rounds):
                 for event in self.course.events:
                     if event != DECODE or number == 0:
