@@ -76,7 +76,8 @@ class SamplingParams:
         presence_penalty: subtract once from tokens already in the output.
         frequency_penalty: subtract once for each time the token is in the output.
         logit_bias: token id -> number added to its logit.
-        seed: the same seed gives the same tokens whatever the batch or proposer; None draws one.
+        seed: the same seed gives the same tokens whatever the batch or proposer; None draws one. Rules other than
+            `match` take one only with a fixed draft length, on which their tokens depend.
         stop: texts that end the output; they are not returned.
         stop_token_ids: tokens that end the output, beside the model's own end tokens.
         max_tokens: most tokens to emit; None goes on to the end of the context.

@@ -116,6 +116,17 @@ def test_a_prompt_longer_than_the_context_is_one_line(prompts: Path) -> None:
     assert (result.exit_code, result.stderr.count("\n"), "prompt" in result.stderr) == (2, 1, True)
 
 
+@pytest.mark.parametrize("flags", [[], ["--json"]])
+@pytest.mark.parametrize("rule", ["rejection", "block", "typical"])
+def test_a_seed_that_would_not_be_kept_is_one_line(rule: str, flags: list[str]) -> None:
+    seeded = ("--rule", rule, "-t", "1", "--seed", "3", *flags)
+    result = CliRunner().invoke(app, ["generate", *TINY, *COMMON, *seeded, "Hello"])
+
+    assert (result.exit_code, result.stderr.count("\n")) == (2, 1)
+    assert result.stderr.startswith(f"gamaneh: seed must be left out with the rule {rule}")
+    assert run("generate", *TINY, *COMMON, *seeded, "-k", "2", "Hello").stdout
+
+
 @pytest.mark.parametrize("sampling", [[], ["--temperature", "1"]])
 def test_compare_finds_equal_tokens(prompts: Path, sampling: list[str]) -> None:
     outcome = last_json(

@@ -138,6 +138,7 @@ REFUSED: dict[str, Sequence[str]] = {
     "temperature": ("--temperature", "-1"),
     "top-p": ("--top-p", "0"),
     "min-tokens": ("--min-tokens", "9", "-n", "5"),
+    "a seed that would not be kept": ("--rule", "block", "-t", "1", "--seed", "3"),
     "logit-bias": ("--logit-bias", "7:1"),
     "logprobs": ("--logprobs", "3"),
     "max-context": ("--max-context", "1"),

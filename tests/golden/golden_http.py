@@ -229,6 +229,7 @@ REFUSED: dict[str, Mapping[str, Any]] = {
     "prompt, empty": {"prompt": ""},
     "prompt, too long": {"prompt": "x" * 2000},
     "prompt, no tokens": {"prompt": [300]},
+    "seed, not kept": {"temperature": 1, "seed": 3, "speculation": {"rule": "block", "draft_length": "adaptive"}},
     "model": {"model": "another"},
     "logprobs": {"logprobs": 50},
 }

@@ -765,6 +765,11 @@ def _bad_requests() -> Any:
         "stop_token_ids": ([1], params(stop_token_ids=(260,)), {}),
         "logit_bias": ([1], params(logit_bias={260: 1.0}), {}),
         "bad_words": ([1], params(bad_words=((260,),)), {}),
+        "a seed that would not be kept": (
+            [1],
+            params(temperature=1.0, seed=3),
+            {"speculation": SpeculationOptions(proposer="lookup", rule="rejection")},
+        ),
         "an id in use": ([1], params(), {"request_id": "taken"}),
         "an unknown proposer": ([1], params(), {"speculation": SpeculationOptions(proposer="luck")}),
         "a proposer that was not built": ([1], params(), {"speculation": SpeculationOptions(proposer="draft_model")}),

@@ -120,3 +120,12 @@ class TestMetrics:
 
     def test_who_does_not_ask_is_not_told(self, server: Running) -> None:
         assert "gamaneh" not in server.complete(max_tokens=2, speculation={"enabled": True})
+
+
+@pytest.mark.parametrize("rule", ["rejection", "block", "typical"])
+def test_a_seed_that_would_not_be_kept_is_named(server: Running, rule: str) -> None:
+    adaptive = {"rule": rule, "draft_length": "adaptive"}
+    error = server.refusal(prompt="a", temperature=1, seed=3, speculation=adaptive)
+    assert error["param"] == "seed"
+    texts = {server.text("a", temperature=1, seed=3, speculation={"rule": rule}, max_tokens=12) for _ in range(3)}
+    assert len(texts) == 1

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from gamaneh.bench.comparison import Comparison
     from gamaneh.bench.prompt_set import Prompt
     from gamaneh.engine.llm import LLM
-    from gamaneh.options import SamplingParams
+    from gamaneh.options import SamplingParams, SpeculationOptions
 
 _SEED = 0
 
@@ -43,14 +43,14 @@ def compare_modes(
 ) -> None:
     """Hold speculative decoding against plain: are the tokens the same, and how much sooner do they come?
 
-    Sampling without a seed takes seed 0, so that the outputs can be compared.
+    Sampling without a seed takes seed 0 under the rule match, so that the outputs can be compared.
     """
     if proposer.plain:
         raise InvalidOption("--plain", "leaves nothing to compare: plain decoding is always one of the two", True)
     from gamaneh.bench.compare import compare
     from gamaneh.bench.prompt_set import load_prompts
 
-    _seeded(sampling.params())
+    _seeded(sampling.params(), proposer.speculation())
     chosen = load_prompts(prompts)[:limit]
 
     from gamaneh.bench.setup import describe_setup
@@ -58,7 +58,7 @@ def compare_modes(
     from gamaneh.options import SpeculationOptions
 
     llm = open_llm(model, proposer, max_batch=batch or 1)
-    params = _seeded(sampling.params(lambda word: llm.tokenizer.encode(word, special=False)))
+    params = _seeded(sampling.params(lambda word: llm.tokenizer.encode(word, special=False)), llm.speculation)
     cases = [_case(llm, prompt, chat) for prompt in chosen]
     setup = describe_setup(llm, params, model.model)
     plain = llm.with_speculation(SpeculationOptions())
@@ -70,8 +70,10 @@ def compare_modes(
         print_json(outcome.to_json())
 
 
-def _seeded(params: SamplingParams) -> SamplingParams:
-    return replace(params, seed=_SEED) if not params.greedy and params.seed is None else params
+def _seeded(params: SamplingParams, speculation: SpeculationOptions) -> SamplingParams:
+    """Other rules keep no seed where draft lengths adapt, and never the tokens of plain decoding."""
+    keeps = speculation.rule in ("auto", "match")
+    return replace(params, seed=_SEED) if keeps and not params.greedy and params.seed is None else params
 
 
 def _case(llm: LLM, prompt: Prompt, chat: bool | None) -> Case:

@@ -68,8 +68,9 @@ class Quarantine:
         for case in self._cases.values():
             case.left = max(case.left - 1, 0)
 
-    def allows(self, proposer: str) -> bool:
-        return self.rounds_left(proposer) == 0
+    def allows(self, proposer: str, *, slow: bool = False) -> bool:
+        """Whether the proposer may be used; with `slow` also one whose only fault is that it takes time."""
+        return self.rounds_left(proposer) == 0 or (slow and self.fault(proposer) is Fault.SLOW)
 
     def rounds_left(self, proposer: str) -> int:
         """Rounds until the proposer is tried again; 0 when it may be used."""

@@ -34,6 +34,7 @@ class Features:
         greedy: its temperature is 0.
         grammar: its output is restricted.
         trees: its drafts may branch.
+        repeatable: its tokens depend on its draft lengths and have to be the same again, so that no time may decide.
     """
 
     prompt_len: int
@@ -42,6 +43,7 @@ class Features:
     greedy: bool
     grammar: bool = False
     trees: bool = True
+    repeatable: bool = False
 
     @property
     def traits(self) -> tuple[str, ...]:
@@ -103,7 +105,7 @@ class Router:
         names = self._names(wanted, features)
         if not names and wanted != AUTO:
             return (_only_under_a_grammar(wanted),)
-        healthy = [name for name in names if self.quarantine.allows(name)]
+        healthy = [name for name in names if self.quarantine.allows(name, slow=features.repeatable)]
         if not healthy:
             return (self._no_route(names),)
         return tuple(self._route(name, features, chosen=wanted == AUTO) for name in healthy)

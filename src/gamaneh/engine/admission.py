@@ -6,6 +6,7 @@ import secrets
 from collections.abc import Collection, Sequence
 from typing import Protocol
 
+from gamaneh.core import PLAIN, Rule
 from gamaneh.engine.detokenizer import Detokenizer
 from gamaneh.engine.sequence import SequenceState
 from gamaneh.errors import InvalidRequest
@@ -59,6 +60,8 @@ def make_sequence(
     check_tokens(params, vocab_size, absent)
     if mask is not None and params.min_tokens > 0:
         raise InvalidRequest("min_tokens", "must be 0 with a grammar, which says itself when to end", params.min_tokens)
+    rule = choose_rule(speculation.rule, params, draft_has_probs, speculation)
+    _check_seed(params, speculation, rule)
     tokens = list(prompt)
     token_mask = None if mask is None else mask.new_mask(tokens, len(prompt))
     eos_ids = frozenset() if params.ignore_eos else frozenset(tokenizer.eos_ids)
@@ -79,7 +82,7 @@ def make_sequence(
             mask=token_mask,
             absent=absent,
         ),
-        rule=choose_rule(speculation.rule, params, draft_has_probs, speculation),
+        rule=rule,
         detokenizer=Detokenizer(tokenizer, params.stop, prompt),
         timeline=RequestTimeline(request_id, len(prompt), speculation.proposer, arrived),
         end_ids=eos_ids | frozenset(params.stop_token_ids),
@@ -96,6 +99,14 @@ def _check_ids(field: str, ids: Sequence[int], vocab_size: int, absent: Collecti
             raise InvalidRequest(field, f"must hold token ids from 0 to {vocab_size - 1}", token)
         if token in absent:
             raise InvalidRequest(field, "must hold ids that have a token", token)
+
+
+def _check_seed(params: SamplingParams, speculation: SpeculationOptions, rule: Rule) -> None:
+    """Refuse a seed that would be accepted and not kept: draft lengths that adapt depend on time."""
+    adapts = speculation.proposer != PLAIN and speculation.draft_length is None
+    if params.seed is not None and not params.greedy and rule.reads_probs and adapts:
+        reason = f"must be left out with the rule {rule.name}, whose draws depend on draft lengths, unless draft_length"
+        raise InvalidRequest("seed", f"{reason} is fixed; the rule match keeps seeds", params.seed)
 
 
 def _check_lengths(prompt: Sequence[int], params: SamplingParams, max_context: int) -> None:

@@ -131,4 +131,5 @@ def _features(sequence: SequenceState) -> Features:
         greedy=sequence.params.greedy,
         grammar=sequence.mask is not None,
         trees=sequence.rule.trees,
+        repeatable=sequence.params.seed is not None and sequence.rule.reads_probs,
     )

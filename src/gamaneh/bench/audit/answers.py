@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from gamaneh.bench.audit.findings import Exposure
 from gamaneh.core import Rule, StepOutput, StepReport
@@ -90,7 +90,9 @@ def exposure(answers: Iterable[Answer]) -> Exposure:
 
 
 def _add(engine: Engine, number: int, question: Question, judges: Judges) -> str:
-    request_id = engine.add(question.prompt, question.params, reference=question.reference)
+    # The rule of a sampled question is the judge's. A steady clock keeps its seed, which no rule but `match` promises.
+    speculation = engine.speculation if question.params.greedy else replace(engine.speculation, rule="match")
+    request_id = engine.add(question.prompt, question.params, reference=question.reference, speculation=speculation)
     sequence = next(one for one in engine.scheduler if one.request_id == request_id)
     sequence.rule = judges(number, sequence.rule)
     return request_id
