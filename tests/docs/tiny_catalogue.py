@@ -66,10 +66,12 @@ def _add_sizes(writer: GGUFWriter) -> None:
     writer.add_feed_forward_length(INNER)
     writer.add_head_count(HEADS)
     writer.add_layer_norm_rms_eps(1e-5)
+    writer.add_rope_freq_base(10000.0)
 
 
 def _add_tokenizer(writer: GGUFWriter, pieces: Sequence[str]) -> None:
     writer.add_tokenizer_model("gpt2")
+    writer.add_tokenizer_pre("gpt-2")
     writer.add_token_list(pieces)
     writer.add_token_types([*[1] * (len(pieces) - 1), CONTROL])
     writer.add_token_merges(["h e"])
