@@ -2,16 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 
-from gamaneh.bench.counts import Counts
+from gamaneh.bench.conduct import conduct, make_price
+from gamaneh.bench.measure import Plan
 from gamaneh.bench.prompt_set import Prompt
-from gamaneh.bench.result import Load, SideSetup
-from gamaneh.bench.run.measure import Key, Measured, Record, Stretch
-from gamaneh.bench.run.plan import Plan
-from gamaneh.bench.run.sides import Side, Sides
-from gamaneh.bench.traffic import Answer, Ask, Delivery, Ending, RequestFailed
+from gamaneh.bench.record import (
+    Ask,
+    Counts,
+    Delivery,
+    Ending,
+    Key,
+    Measured,
+    Record,
+    RequestFailed,
+    Stretch,
+    Way,
+    Ways,
+)
+from gamaneh.bench.result import Load, ModelMark, Run, SideSetup, Slo
 from gamaneh.options import SamplingParams
 
 GREEDY = SamplingParams(max_tokens=8)
@@ -80,39 +91,33 @@ def broken(ask: Ask) -> str:
     raise RequestFailed("it broke")
 
 
-def make_sides(
+def make_ways(
     plain: FakeClient | None = None, speculative: FakeClient | None = None, asked: list[tuple[str, str]] | None = None
-) -> Sides:
-    """Both sides; with `asked`, one list of what either was asked."""
+) -> Ways:
+    """Both ways; with `asked`, one list of what either was asked."""
     clients = plain or FakeClient("plain"), speculative or FakeClient("speculative")
     if asked is not None:
         for client in clients:
             client.asked = asked
-    return Sides(
-        "offline",
-        Side("plain", clients[0], True, SETUP),
-        Side("speculative", clients[1], True, replace(SETUP, proposer="lookup")),
+    return Ways(
+        Way("plain", clients[0], True, SETUP),
+        Way("speculative", clients[1], True, replace(SETUP, proposer="lookup")),
     )
 
 
-def answer(sent: float, *deliveries: float, tokens: int | None = None, text: str = "abcd", **ending: object) -> Answer:
+def answer(sent: float, *deliveries: float, tokens: int | None = None, text: str = "abcd", **ending: object) -> Record:
     """One answer with its times; one token with each delivery unless told otherwise."""
-    return Answer(
-        sent,
-        list(deliveries),
-        len(deliveries) if tokens is None else tokens,
-        text,
-        Ending(**ending),
-    )
+    count = len(deliveries) if tokens is None else tokens
+    return Record(sent, list(deliveries), count, text, Ending(**ending))
 
 
-def records(answers: Sequence[Answer], number: int = 0, among: Sequence[Prompt] | None = None) -> list[Record]:
-    """One record for each, of the prompts in turns."""
+def records(answers: Sequence[Record], number: int = 0, among: Sequence[Prompt] | None = None) -> list[Record]:
+    """Give each a place in a round, of the prompts in turns."""
     asked = among or prompts()
-    return [Record(Key(number, slot), asked[slot % len(asked)], each) for slot, each in enumerate(answers)]
+    return [replace(each, key=Key(number, slot), prompt=asked[slot % len(asked)]) for slot, each in enumerate(answers)]
 
 
-def stretch(answers: Sequence[Answer], seconds: float, number: int = 0, **more: object) -> Stretch:
+def stretch(answers: Sequence[Record], seconds: float, number: int = 0, **more: object) -> Stretch:
     """A turn that took so many seconds."""
     return Stretch(records(answers, number), seconds, more.get("counts"), more.get("cpu_seconds"))
 
@@ -120,3 +125,23 @@ def stretch(answers: Sequence[Answer], seconds: float, number: int = 0, **more: 
 def measured(plain: Sequence[Stretch], speculative: Sequence[Stretch], load: Load | None = None) -> Measured:
     """What was measured at one load."""
     return Measured(load or Load("closed", 1.0, 4, 1), {"plain": list(plain), "speculative": list(speculative)})
+
+
+def run_of(
+    ways: Ways | None = None, plan: Plan | None = None, kept: list[Run] | None = None, allow_unequal: bool = False
+) -> Run:
+    """A whole run over fake sides."""
+
+    @asynccontextmanager
+    async def connect() -> AsyncIterator[Ways]:
+        yield ways or make_ways()
+
+    usual = make_plan(
+        prompts=prompts(8),
+        loads=[Load("closed", 1.0, 8, 2), Load("closed", 4.0, 8, 2)],
+        slo=Slo(ttft=1.0),
+        price=make_price(1.0, "EUR", "2026-11-29"),
+    )
+    models = [ModelMark("target", "tiny", "ab", "bfloat16")]
+    keep = (lambda run: None) if kept is None else kept.append
+    return conduct(connect, plan or usual, "a test", models, keep=keep, allow_unequal=allow_unequal)

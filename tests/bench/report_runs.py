@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 from dataclasses import replace
 
-from gamaneh.bench.machine import Machine
 from gamaneh.bench.result import (
     FORMAT,
     VERSION,
@@ -18,7 +17,9 @@ from gamaneh.bench.result import (
     Goodput,
     Group,
     GroupKind,
+    Interval,
     Load,
+    Machine,
     Memory,
     ModelMark,
     Point,
@@ -31,7 +32,6 @@ from gamaneh.bench.result import (
     Speculation,
     TimeSplit,
 )
-from gamaneh.bench.statistics import Interval
 
 CATEGORIES = ("chat", "code", "editing", "summarising", "extraction", "maths", "translation", "creative")
 

@@ -12,7 +12,7 @@ from gamaneh.bench.audit.law import check_law
 from gamaneh.bench.audit.parity import check_parity
 from gamaneh.bench.audit.run import GREEDY, LAW, SEEDED, Effort, audit
 from gamaneh.bench.audit.subject import Case, Subject
-from gamaneh.bench.comparison import Setup
+from gamaneh.bench.result import Setup
 from gamaneh.core import EMPTY_DRAFT, Draft, Proposer
 from gamaneh.engine.engine import Engine
 from gamaneh.errors import InvalidOption, InvalidRequest

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 from fake_sides import answer, measured, stretch
 
-from gamaneh.bench.counts import Counts
+from gamaneh.bench.conduct import rounded
+from gamaneh.bench.record import Counts
 from gamaneh.bench.result import Load, Point, Price, Slo
-from gamaneh.bench.run.export import rounded
-from gamaneh.bench.run.groups import make_point
+from gamaneh.bench.stats import make_point
 
 RECORDED = Path(__file__).parent / "fixed_point.json"
 

@@ -4,7 +4,16 @@ from pathlib import Path
 
 import pytest
 
-from gamaneh.bench.prompt_set import Prompt, hash_prompts, load_prompts, load_set
+from gamaneh.bench.prompt_set import (
+    Prompt,
+    PromptFile,
+    guess_language,
+    hash_prompts,
+    load_prompts,
+    load_set,
+    read_prompts,
+    select,
+)
 from gamaneh.errors import InvalidOption
 
 ROW = {"id": "a", "category": "chat", "language": "en", "prompt": "Hello?"}
@@ -106,3 +115,122 @@ def test_the_hash_tells_order_and_text() -> None:
 
     assert one != other != hash_prompts(["ba"])
     assert one == hash_prompts(["a", "b"])
+
+
+SPEC_BENCH = [
+    {"question_id": 81, "category": "writing", "turns": ["Compose a post.", "Rewrite it."]},
+    {"question_id": 82, "category": "math", "turns": ["What is 2 + 2?"], "reference": ["4"]},
+]
+SHARE_GPT = [
+    {"id": "a", "conversations": [{"from": "human", "value": "Hello?"}, {"from": "gpt", "value": "Hi."}]},
+    {"id": "b", "conversations": [{"from": "gpt", "value": "I begin."}]},
+    {"id": "c", "conversations": []},
+]
+OURS = {"id": "x", "category": "code", "language": "en", "prompt": "Write it."}
+
+
+def lines(folder: Path, *rows: object) -> str:
+    path = folder / "prompts.jsonl"
+    path.write_text("".join(f"{row if isinstance(row, str) else json.dumps(row)}\n" for row in rows))
+    return str(path)
+
+
+def whole(folder: Path, rows: object) -> str:
+    path = folder / "prompts.json"
+    path.write_text(rows if isinstance(rows, str) else json.dumps(rows))
+    return str(path)
+
+
+def test_spec_bench_and_mt_bench_give_their_first_turns(tmp_path: Path) -> None:
+    assert read_prompts(lines(tmp_path, *SPEC_BENCH)).prompts == [
+        Prompt("81", "writing", "en", "Compose a post."),
+        Prompt("82", "math", "en", "What is 2 + 2?"),
+    ]
+
+
+def test_of_conversations_those_that_a_person_begins_are_taken(tmp_path: Path) -> None:
+    assert read_prompts(whole(tmp_path, SHARE_GPT)).prompts == [Prompt("a", "conversation", "en", "Hello?")]
+
+
+def test_plain_lines_need_nothing_but_a_text(tmp_path: Path) -> None:
+    found = read_prompts(lines(tmp_path, {"prompt": "سلام، چطوری؟"}, {"text": "Hello?", "id": 7, "category": "chat"}))
+    assert [(each.category, each.language, each.prompt) for each in found.prompts] == [
+        ("all", "fa", "سلام، چطوری؟"),
+        ("chat", "en", "Hello?"),
+    ]
+    assert found.prompts[1].id == "7"
+
+
+def test_our_own_lines_are_read_strictly(tmp_path: Path) -> None:
+    assert read_prompts(lines(tmp_path, OURS)).prompts == [Prompt("x", "code", "en", "Write it.")]
+    with pytest.raises(InvalidOption, match="line 1 may have the keys"):
+        read_prompts(lines(tmp_path, {**OURS, "promt": "typo"}))
+
+
+def test_a_trace_has_times(tmp_path: Path) -> None:
+    found = read_prompts(lines(tmp_path, {"prompt": "a", "at": 0}, {"prompt": "b", "at": 1.5}))
+    assert found.recorded == [0.0, 1.5]
+
+
+def test_sets_that_come_along_have_names() -> None:
+    assert len(read_prompts("core").prompts) == 20
+    assert read_prompts("full").source == "full"
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        ((), "must hold at least one prompt, got 0"),
+        (({"words": "x"},), r"line 1 must have one of the keys turns, conversations, prompt, text, got \['words'\]"),
+        (({"turns": [], "question_id": 1},), r"line 1 turns must be a list of at least one question, got \[\]"),
+        (({"turns": [7], "question_id": 1},), "line 1 turns must be a text that is not empty, got 7"),
+        (({"prompt": "a"}, {"prompt": " "}), "line 2 prompt must be a text that is not empty, got ' '"),
+        (({"prompt": "a"}, "{broken"), "line 2 must be JSON"),
+        (
+            ({"prompt": "a", "at": 1}, {"prompt": "b", "at": "soon"}),
+            "line 2 at must be seconds, at least 0, got 'soon'",
+        ),
+        (({"prompt": "a", "id": 1}, {"prompt": "b", "id": 1}), "id must be unique in the file, got '1'"),
+    ],
+)
+def test_a_broken_file_is_refused_with_line_rule_and_value(tmp_path: Path, rows: tuple, message: str) -> None:
+    with pytest.raises(InvalidOption, match=message):
+        read_prompts(lines(tmp_path, *rows))
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [("[{", "must be JSON"), ([3], "entry 1 must be a JSON object, got 3"), (SHARE_GPT[1:], "that a person begins")],
+)
+def test_a_broken_list_is_refused(tmp_path: Path, rows: object, message: str) -> None:
+    with pytest.raises(InvalidOption, match=message):
+        read_prompts(whole(tmp_path, rows))
+
+
+def test_a_file_that_is_not_there_is_refused() -> None:
+    with pytest.raises(InvalidOption, match=r"must be core, full or a file that is there, got 'nowhere\.jsonl'"):
+        read_prompts("nowhere.jsonl")
+
+
+def test_languages_are_told_by_their_letters() -> None:
+    assert (guess_language("Write in Persian: سلام"), guess_language("تابع sort را بنویس")) == ("en", "fa")
+    assert guess_language("12 + 3") == "en"
+
+
+class TestSelect:
+    FILE = PromptFile(
+        "f", [Prompt(f"{at}", "abcd"[at // 3], "en" if at % 2 else "fa", "?") for at in range(12)], list(range(12))
+    )
+
+    def test_a_limit_takes_prompts_of_every_category(self) -> None:
+        chosen = select(self.FILE, (), (), 4)
+        assert [prompt.category for prompt in chosen.prompts] == ["a", "b", "c", "d"]
+        assert chosen.recorded == [0, 3, 6, 9]
+
+    def test_categories_and_languages_are_kept(self) -> None:
+        chosen = select(self.FILE, ["b"], ["en"], None)
+        assert [prompt.id for prompt in chosen.prompts] == ["3", "5"]
+
+    def test_an_unknown_category_is_refused(self) -> None:
+        with pytest.raises(InvalidOption, match="category must be one of a, b, c, d, got 'maths'"):
+            select(self.FILE, ["maths"], (), None)

@@ -15,10 +15,9 @@ from report_runs import CATEGORIES, bare, run, sparse
 from selenium import webdriver
 from test_report_page import WORDS
 
+from gamaneh.bench.answer import find_cautions
 from gamaneh.bench.report.render import write_page
-from gamaneh.bench.result import Check, Distribution, Failure, Memory, PromptMark, Run, Saturation
-from gamaneh.bench.run.cautions import Evidence, find_cautions
-from gamaneh.bench.statistics import Interval
+from gamaneh.bench.result import Check, Distribution, Failure, Interval, Memory, PromptMark, Run, Saturation
 
 pytestmark = needs_chromium
 
@@ -268,25 +267,24 @@ class TestPersian:
 
     def test_what_the_run_says_in_english_is_told_in_persian(self, page: Page) -> None:
         first = run().points[0]
-        few = self.tiny(first.whole.plain)
+        few = replace(self.tiny(first.whole.plain), tokens_from="deliveries")
         whole = replace(first.whole, speedup=Interval(1.0, 0.9, 1.1), plain=few, speculative=few)
         point = replace(first, groups=(whole, *first.groups[1:]), saturation=Saturation(True, False, 1.0, 0.0))
-        cautions = find_cautions(
-            Evidence(
-                mode="serving",
-                prompts=PromptMark("core.jsonl", "d" * 64, 5, ("code",), ("fa",)),
-                checks=(Check("target", 1, 2, False), Check("sampling", 1, 2, False), Check("batch", None, 1, None)),
-                points=(point,),
-                speculative_memory=Memory(None, None, None, None, {}),
-                reads_anew=False,
-                complete=False,
-                faults={"eagle": 2, "draft_model": 1},
-            )
+        usual = run()
+        recorded = replace(
+            usual,
+            mode="serving",
+            provenance=replace(usual.provenance, prompts=PromptMark("core.jsonl", "d" * 64, 5, ("code",), ("fa",))),
+            fairness=(Check("target", 1, 2, False), Check("sampling", 1, 2, False), Check("batch", None, 1, None)),
+            points=(point,),
+            speculative_memory=Memory(None, None, None, None, {}),
+            complete=False,
         )
-        assert len(cautions) == 16
+        cautions = find_cautions(recorded, reads_anew=False, faults={"eagle": 2, "draft_model": 1})
+        assert len(cautions) == 17
         page.open([replace(run(), cautions=cautions)], "fa")
         told = page.texts(".cautions p")
-        assert len(told) == 16 and page.texts(".cautions bdi") == []
+        assert len(told) == 17 and page.texts(".cautions bdi") == []
         assert not [text for text in told if re.search(r"[0-9]|[A-Za-z]{2,}", text.replace("EAGLE", ""))]
 
     @staticmethod

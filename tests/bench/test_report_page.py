@@ -15,10 +15,9 @@ import pytest
 from report_runs import bare, run, sparse
 from typer.testing import CliRunner
 
+from gamaneh.bench.answer import CODES, CONDITIONS
 from gamaneh.bench.report.render import DIRECTIONS, SCRIPTS, render, write_page
-from gamaneh.bench.run.cautions import _LOOKS
-from gamaneh.bench.run.fairness import CONDITIONS
-from gamaneh.bench.run.formulas import FORMULAS
+from gamaneh.bench.stats import FORMULAS
 from gamaneh.cli.main import app
 from gamaneh.errors import InvalidOption
 
@@ -121,7 +120,7 @@ def test_every_word_that_the_scripts_ask_for_is_there() -> None:
 
 
 def test_every_known_mistake_has_a_title_and_a_text_in_both_languages() -> None:
-    assert {f"caution_{code}{end}" for code in _LOOKS for end in ("", "_text")} <= WORDS.keys()
+    assert {f"caution_{code}{end}" for code in CODES for end in ("", "_text")} <= WORDS.keys()
 
 
 def test_every_formula_and_condition_has_a_name() -> None:

@@ -141,7 +141,7 @@ def test_a_broken_prompt_file_is_refused_before_a_model_is_loaded(tmp_path: Path
 
     result = run("compare", *TARGET, "--prompts", str(path))
 
-    assert (result.exit_code, "set.jsonl line 1 must have the key id" in result.stderr) == (2, True)
+    assert (result.exit_code, "set.jsonl line 1 must have one of the keys" in result.stderr) == (2, True)
 
 
 def test_a_missing_prompt_file_is_named(tmp_path: Path) -> None:

@@ -13,9 +13,12 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from gamaneh import testing
+from gamaneh.bench import measure
+from gamaneh.bench.answer import went_wrong
 from gamaneh.bench.result import Equality, Run, read_run
 from gamaneh.cli import session
-from gamaneh.cli.bench import EXIT_PARTIAL, went_wrong
+from gamaneh.cli.bench import EXIT_INTERRUPTED, EXIT_PARTIAL
+from gamaneh.cli.bench_options import CorePrompts, PromptChoice, ShortSampling
 from gamaneh.cli.command import EXIT_ERROR
 from gamaneh.cli.main import app
 from gamaneh.engine.assembly import build_engine
@@ -185,3 +188,57 @@ def test_a_difference_that_must_not_be_is_told_by_the_exit_code(bench, tmp_path:
     assert not went_wrong(replace(run, equality=replace(same, equal=2, ties=1)))
     assert went_wrong(replace(run, equality=replace(same, equal=2)))
     assert not went_wrong(replace(run, equality=replace(same, equal=2, expected=False)))
+
+
+def interrupt_after(answers: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Press Ctrl-C in the place of an answer."""
+    read, left = measure._read, [answers]
+
+    async def read_or_stop(*arguments: Any) -> None:
+        left[0] -= 1
+        if left[0] < 0:
+            raise KeyboardInterrupt
+        await read(*arguments)
+
+    monkeypatch.setattr(measure, "_read", read_or_stop)
+
+
+def test_an_interrupt_gives_the_answer_so_far(bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    interrupt_after(2 + 4, monkeypatch)
+    out = tmp_path / "run.json"
+    result = bench("--ignore-eos", "--out", str(out))
+    assert result.exit_code == EXIT_INTERRUPTED == 130
+    run = read_run(out)
+    assert (run.stopped, run.complete, run.points[0].whole.prompts) == ("interrupted", False, 2)
+    assert "partial: stopped before its time: interrupted" in result.stdout
+    assert "speed-up" in result.stdout
+
+
+def test_an_interrupt_before_anything_was_measured_says_so(bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    interrupt_after(1, monkeypatch)
+    result = bench("--ignore-eos")
+    assert (result.exit_code, result.stdout) == (EXIT_INTERRUPTED, "")
+    assert "interrupted before anything was measured" in result.stderr
+
+
+def test_every_figure_of_an_approximate_rule_says_so(bench) -> None:
+    result = bench("--rule", "typical", "-t", "1", "--ignore-eos", "--json")
+    (point,) = document(result)["points"]
+    assert {group["speculative"]["approximate"] for group in point["groups"]} == {True}
+    assert {group["plain"]["approximate"] for group in point["groups"]} == {False}
+    told = ("throughput", "acceptance rate", "speculative")
+    assert all(f"{name} (approximate)" in result.stdout for name in told)
+    assert {"~speed-up", "~spec."} <= set(result.stdout.split())
+    assert "warning: The rule typical is approximate" in result.stdout
+
+
+def test_a_first_look_takes_few_prompts_and_short_answers() -> None:
+    assert (len(PromptChoice().read().prompts), len(CorePrompts().read().prompts)) == (16, 16)
+    assert ShortSampling().params().max_tokens == 64
+    assert len({(prompt.category, prompt.language) for prompt in PromptChoice().read().prompts}) == 16
+
+
+def test_a_file_of_ones_own_is_taken_whole(tmp_path: Path) -> None:
+    path = tmp_path / "many.jsonl"
+    path.write_text("\n".join(json.dumps({"prompt": f"number {at}"}) for at in range(40)))
+    assert len(PromptChoice(prompts=str(path)).read().prompts) == 40

@@ -13,7 +13,8 @@ from markdown import ROOT
 
 import gamaneh
 import gamaneh.testing
-from gamaneh.bench.comparison import Comparison, Setup
+from gamaneh.bench.comparison import Comparison
+from gamaneh.bench.result import Setup
 from gamaneh.core import StepReport
 from gamaneh.metrics.collector import SpeculationStats
 

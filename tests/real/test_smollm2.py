@@ -10,8 +10,8 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
+from gamaneh.bench.engines import as_tokens
 from gamaneh.bench.prompt_set import load_prompts
-from gamaneh.bench.setup import as_tokens
 from gamaneh.cli.main import app
 from gamaneh.engine.llm import LLM, Generation
 from gamaneh.models.loading import LoadedModel, load
@@ -36,7 +36,7 @@ def llm(loaded: LoadedModel) -> Iterator[LLM]:
 def prompts(llm: LLM) -> list[list[int]]:
     """One prompt of each category, in the chat template."""
     by_category = {prompt.category: prompt for prompt in reversed(load_prompts(None))}
-    return [as_tokens(llm, prompt.prompt) for prompt in by_category.values()]
+    return [as_tokens(llm.tokenizer, prompt.prompt) for prompt in by_category.values()]
 
 
 def params_for(temperature: float) -> list[SamplingParams]:

@@ -10,9 +10,7 @@ from soak import over_http
 from soak.findings import Effort
 from soak.over_http import ServerSoak
 
-from gamaneh.bench.http_client import HttpClient
-from gamaneh.bench.load_cells import QUICK, Arm, measure_cell
-from gamaneh.bench.prompt_set import load_prompts
+from gamaneh.bench.servers import HttpClient
 
 
 def test_a_server_passes_the_soak(server: Running) -> None:
@@ -43,15 +41,3 @@ def test_blocks_that_a_server_does_not_free_are_found(start, monkeypatch: pytest
     findings = asyncio.run(go())
     assert findings.leaked_blocks
     assert not findings.passed
-
-
-def test_a_server_is_put_under_load(server: Running) -> None:
-    async def go():
-        async with HttpClient(server.url) as client:
-            arms = {"plain": Arm(client, False), "adaptive": Arm(client, True)}
-            return await measure_cell(arms, "code", load_prompts()[:2], 2, QUICK)
-
-    cell = asyncio.run(go())
-    assert cell.differences == 0
-    assert cell.adaptive.ttft.count == cell.requests == 2
-    assert cell.plain.tokens_per_second > 0

@@ -16,14 +16,14 @@ from dataclasses import asdict, fields, replace
 from datetime import UTC, datetime
 from typing import Any
 
-from gamaneh.bench.http_client import HttpClient
-from gamaneh.bench.load import add_target
+from gamaneh.bench.engines import as_tokens
 from gamaneh.bench.machine import describe_machine
 from gamaneh.bench.prompt_set import load_prompts
-from gamaneh.bench.traffic import as_chat
+from gamaneh.bench.servers import HttpClient
+from gamaneh.core import AUTO
 from gamaneh.engine.assembly import build_engine
 from gamaneh.errors import GamanehError
-from gamaneh.models.loading import load
+from gamaneh.models.loading import DTYPES, load
 from gamaneh.options import EngineOptions, SpeculationOptions
 from gamaneh.proposers.draft_model import DraftModelProposer
 from soak.findings import QUICK, Effort, Findings, describe
@@ -64,7 +64,7 @@ async def _soak_engine(options: argparse.Namespace, effort: Effort) -> Findings:
     draft = None if options.draft_model is None else load(options.draft_model, dtype=options.dtype)
     limits = EngineOptions(invariant=True, max_batch=effort.concurrency)
     engine = build_engine(target, draft, SpeculationOptions(proposer=options.proposer), limits)
-    prompts = [as_chat(target.tokenizer, prompt.prompt) for prompt in load_prompts()]
+    prompts = [as_tokens(target.tokenizer, prompt.prompt) for prompt in load_prompts()]
     caches = [proposer.reader.kv for proposer in engine.proposers.values() if isinstance(proposer, DraftModelProposer)]
     return await Soak(engine, prompts, effort, caches).run()
 
@@ -77,6 +77,16 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--seed", type=int, help=f"default {Effort().seed}")
     parser.add_argument("--quick", action="store_true", help="as little as shows that it runs")
     return parser
+
+
+def add_target(parser: argparse.ArgumentParser) -> None:
+    """Add the options that say what is put under load."""
+    parser.add_argument("--url", help="a running server; its own settings decide how it speculates")
+    parser.add_argument("--key", help="API key for --url")
+    parser.add_argument("--model", default="smollm2-135m-instruct", help="path or catalogue name, without --url")
+    parser.add_argument("--draft-model", help="path or catalogue name, without --url")
+    parser.add_argument("--dtype", choices=["auto", *DTYPES], default="auto", help="without --url")
+    parser.add_argument("--proposer", default=AUTO, help="without --url (default auto)")
 
 
 def _document(effort: Effort, findings: Findings) -> dict[str, Any]:

@@ -8,8 +8,9 @@ from collections.abc import Sequence
 from contextlib import aclosing
 from dataclasses import replace
 
-from gamaneh.bench.http_client import HttpClient, ServerRefused
-from gamaneh.bench.traffic import Ask, answer_one
+from gamaneh.bench.measure import answer_one
+from gamaneh.bench.record import Ask
+from gamaneh.bench.servers import HttpClient, ServerRefused
 from gamaneh.options import SamplingParams
 from soak.findings import Effort, Findings
 

@@ -14,7 +14,7 @@ import torch
 
 from gamaneh.bench.machine import describe_machine
 from gamaneh.bench.prompt_set import Prompt, load_set
-from gamaneh.bench.statistics import Interval
+from gamaneh.bench.result import Interval
 from gamaneh.engine.llm import LLM
 from gamaneh.errors import InvalidOption
 from gamaneh.heads.artifact import Artifact, mark_target, save_artifact

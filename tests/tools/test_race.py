@@ -14,7 +14,7 @@ import httpx
 import pytest
 
 from gamaneh.bench.prompt_set import load_set
-from gamaneh.bench.traffic import Ask, Delivery, Ending
+from gamaneh.bench.record import Ask, Delivery, Ending
 from gamaneh.errors import GamanehError, InvalidOption
 from tools.race import __main__ as program
 from tools.race import laps as laps_module

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from gamaneh.bench.statistics import Interval
+from gamaneh.bench.result import Interval
 
 ALL = "all"
 """The category of all prompts together."""

@@ -12,14 +12,14 @@ from dataclasses import dataclass, field
 
 import torch
 
-from gamaneh.bench.compare import Case
 from gamaneh.bench.prompt_set import Prompt
-from gamaneh.bench.statistics import geometric_mean
+from gamaneh.bench.stats import geometric_mean
 from gamaneh.core import PLAIN, StepReport
 from gamaneh.engine.llm import LLM, Generation
 from gamaneh.errors import GamanehError, InvalidRequest
 from gamaneh.metrics.collector import SpeculationStats
 from gamaneh.options import SamplingParams
+from tools.cases import Case
 from tools.methods.figures import ALL, Row, TargetFigures
 from tools.methods.plan import Effort, Method, Parts, choose, choose_cases, methods_of
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from gamaneh.bench.compare import Case
+from gamaneh.bench.engines import as_tokens
 from gamaneh.bench.prompt_set import Prompt
-from gamaneh.bench.setup import as_tokens
 from gamaneh.core import AUTO
 from gamaneh.engine.llm import LLM
 from gamaneh.errors import InvalidOption
@@ -17,6 +16,7 @@ from gamaneh.options import EngineOptions, SamplingParams, SpeculationOptions
 from gamaneh.proposers.grammar import GrammarProposer
 from gamaneh.proposers.portfolio import PortfolioProposer
 from gamaneh.proposers.registry import REGISTRY
+from tools.cases import Case
 
 CATEGORIES = ("chat", "code", "editing", "summarising", "persian")
 """What the table is grouped by: categories of English prompts, and all prompts in Persian."""
@@ -144,7 +144,7 @@ def choose_cases(llm: LLM, prompts: Sequence[Prompt], effort: Effort) -> list[Ca
         if not group:
             raise InvalidOption("--categories", "must be among those of the prompts", category)
     return [
-        Case(group[at].id, category, as_tokens(llm, group[at].prompt), group[at].reference)
+        Case(group[at].id, category, as_tokens(llm.tokenizer, group[at].prompt), group[at].reference)
         for at in range(effort.prompts)
         for category, group in groups.items()
         if at < len(group)

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from gamaneh.bench.machine import Machine
-from gamaneh.bench.statistics import Interval
+from gamaneh.bench.result import Interval, Machine
 from gamaneh.errors import InvalidOption
 from tools.methods.figures import Row, TargetFigures
 from tools.methods.plan import Effort

@@ -10,9 +10,10 @@ from dataclasses import dataclass, field
 
 import httpx
 
-from gamaneh.bench.http_client import HttpClient
+from gamaneh.bench.measure import Traffic, answer_one
 from gamaneh.bench.prompt_set import Prompt
-from gamaneh.bench.traffic import Answer, Ask, answer_one, answer_or_fail, closed_loop
+from gamaneh.bench.record import Ask, Record
+from gamaneh.bench.servers import HttpClient
 from gamaneh.errors import GamanehError
 from gamaneh.options import SamplingParams
 from tools.race.contestants import OURS, PLAIN, Way
@@ -146,14 +147,17 @@ class Track:
                 asks = [
                     Ask(prompt.prompt, params, way.speculate, self._salt(f"{at}")) for at, prompt in enumerate(chosen)
                 ]
-                traffic = await closed_loop(self._clients[way.server.name], asks, size, answer_or_fail)
-                for error in (answer.error for answer in traffic.answers if answer.error is not None):
+                traffic = Traffic()
+                await traffic.closed_loop(self._clients[way.server.name], asks, size)
+                answers = list(traffic.records.values())
+                for error in (answer.error for answer in answers if answer.error is not None):
                     raise GamanehError(f"{way.name} must answer {size} requests at once: {error}")
+                tokens = sum(answer.tokens for answer in answers)
                 self.laps.append(
                     Lap(
-                        *(BATCH, str(size), 0.0, str(size), number, way.name, traffic.tokens_per_second),
-                        ttft=sum(answer.ttft for answer in traffic.answers) / size,
-                        tokens=sum(answer.tokens for answer in traffic.answers),
+                        *(BATCH, str(size), 0.0, str(size), number, way.name, tokens / traffic.seconds),
+                        ttft=sum(answer.ttft for answer in answers) / size,
+                        tokens=tokens,
                         prompt_tokens=None,
                     )
                 )
@@ -173,14 +177,14 @@ class Track:
             text: str = (await http.post("/detokenize", json={"tokens": kept})).raise_for_status().json()["content"]
         return text
 
-    async def _ask(self, way: Way, ask: Ask) -> Answer:
+    async def _ask(self, way: Way, ask: Ask) -> Record:
         try:
             return await answer_one(self._clients[way.server.name], ask)
         except GamanehError as error:
             raise GamanehError(f"{way.name} must answer: {error}") from error
 
     def _note(
-        self, event: str, group: str, temperature: float, case: str, number: int, way: Way, speed: float, answer: Answer
+        self, event: str, group: str, temperature: float, case: str, number: int, way: Way, speed: float, answer: Record
     ) -> None:
         prompt_tokens = answer.ending.prompt_tokens
         self.laps.append(
@@ -223,7 +227,7 @@ def _params(tokens: int, temperature: float) -> SamplingParams:
     return SamplingParams(max_tokens=tokens, temperature=temperature, seed=SEED, ignore_eos=True)
 
 
-def _decode_speed(answer: Answer) -> float:
+def _decode_speed(answer: Record) -> float:
     """
     Raises:
         GamanehError: all tokens came at once.

@@ -20,7 +20,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from gamaneh.bench.statistics import Interval, paired_ratio
+from gamaneh.bench.result import Interval
+from gamaneh.bench.stats import paired_ratio
 from tools.race.contestants import AUTO, OURS, PLAIN, THEIRS
 from tools.race.laps import BATCH, DECODE, PROMPT, Lap
 

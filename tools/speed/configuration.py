@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from gamaneh.bench.compare import Case
+from gamaneh.bench.engines import as_tokens
 from gamaneh.bench.prompt_set import Prompt
-from gamaneh.bench.setup import as_tokens
 from gamaneh.engine.llm import LLM
 from gamaneh.options import EngineOptions, SamplingParams
+from tools.cases import Case
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +75,7 @@ def make_cases(llm: LLM, prompts: Sequence[Prompt], *categories: str, limit: int
     """The first `limit` prompts of each category as token ids, in the chat template if the model has one."""
     chosen = [[prompt for prompt in prompts if prompt.category == category][:limit] for category in categories]
     return [
-        Case(prompt.id, prompt.category, as_tokens(llm, prompt.prompt), prompt.reference)
+        Case(prompt.id, prompt.category, as_tokens(llm.tokenizer, prompt.prompt), prompt.reference)
         for group in chosen
         for prompt in group
     ]

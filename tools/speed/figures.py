@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from gamaneh.bench.comparison import Comparison, Setup
+from gamaneh.bench.comparison import Comparison
+from gamaneh.bench.result import Setup
 from tools.speed.overhead import Overhead
 from tools.speed.race import Race
 from tools.speed.verify import VerifyTime

@@ -11,9 +11,9 @@ from typing import TypeVar
 
 from transformers import PreTrainedModel
 
-from gamaneh.bench.compare import compare
+from gamaneh.bench.comparison import compare
+from gamaneh.bench.engines import describe_setup
 from gamaneh.bench.prompt_set import Prompt, load_prompts
-from gamaneh.bench.setup import describe_setup
 from gamaneh.engine.llm import LLM
 from gamaneh.metrics.memory import peak_resident_bytes
 from gamaneh.options import SamplingParams, SpeculationOptions
@@ -147,15 +147,6 @@ class SpeedBench:
 
     def _speculate(self, proposer: str, category: str) -> Speculation:
         speculative = self.llm.with_speculation(SpeculationOptions(proposer=proposer))
-        cases = make_cases(self.llm, self.prompts, category, limit=self.effort.prompts)
+        chosen = [prompt for prompt in self.prompts if prompt.category == category][: self.effort.prompts]
         params = SamplingParams(max_tokens=self.effort.tokens)
-        return Speculation(
-            category,
-            compare(
-                self._plain(invariant=self.setup.invariant),
-                speculative,
-                cases,
-                params,
-                describe_setup(speculative, params),
-            ),
-        )
+        return Speculation(category, compare(speculative, chosen, params))

@@ -13,7 +13,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import cast
 
-from gamaneh.bench.compare import Case
 from gamaneh.core import StepReport
 from gamaneh.engine.engine import Engine
 from gamaneh.engine.llm import LLM
@@ -21,6 +20,7 @@ from gamaneh.models.batch import Feed
 from gamaneh.models.runner import Forward, Runner
 from gamaneh.options import SamplingParams, SpeculationOptions
 from gamaneh.proposers.draft_model import DraftModelProposer
+from tools.cases import Case
 
 
 @dataclass(frozen=True, slots=True)

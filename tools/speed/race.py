@@ -8,17 +8,20 @@ Formulas
 
 from __future__ import annotations
 
-import itertools
+import asyncio
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from gamaneh.bench.compare import Case, Generator, compare
-from gamaneh.bench.comparison import Mismatch, Setup
-from gamaneh.bench.statistics import Interval, geometric_mean
+from gamaneh.bench.answer import compare_outputs, explain
+from gamaneh.bench.measure import Bench, Plan
+from gamaneh.bench.prompt_set import Prompt
+from gamaneh.bench.record import PLAIN_SIDE, SPECULATIVE_SIDE, Way, Ways
+from gamaneh.bench.result import Difference, Interval, Load, Setup, SideSetup
+from gamaneh.bench.stats import geometric_mean
 from gamaneh.engine.llm import Generation
 from gamaneh.errors import InvalidRequest
-from gamaneh.options import SamplingParams
+from tools.cases import Case, Generator, GeneratorClient
 from tools.speed.configuration import Effort, fixed_length
 
 
@@ -38,7 +41,7 @@ class Race:
     first_tokens_per_second: float
     second_tokens_per_second: float
     ratio: Interval
-    differences: tuple[Mismatch, ...]
+    differences: tuple[Difference, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,45 +58,54 @@ def race(first: Runner, second: Runner, cases: Sequence[Case], effort: Effort, s
     Raises:
         InvalidRequest: a case could not be answered.
     """
-    track = list(itertools.islice(itertools.cycle(cases), effort.repeats))
-    lanes = _Lane(first.generator), _Lane(second.generator)
-    outcome = compare(*lanes, track, fixed_length(effort.tokens), setup)
-    if outcome.failures:
-        failure = outcome.failures[0]
-        raise InvalidRequest(f"prompt {failure.prompt}", "must be one the model can answer", failure.error)
+    prompts = [Prompt(case.id, case.category, "", case.id) for case in cases]
+    load = Load("closed", 1.0, effort.repeats, 1)
+    plan = Plan(source="cases", prompts=prompts, params=fixed_length(effort.tokens), loads=[load])
+    clients = GeneratorClient(first.generator, cases), GeneratorClient(second.generator, cases)
+    side = _describe(setup, plan)
+    ways = Ways(Way(PLAIN_SIDE, clients[0], False, side), Way(SPECULATIVE_SIDE, clients[1], True, side))
+    bench = Bench(ways, plan)
+    differences = asyncio.run(_run(bench, ways))
     # The first answer is the warm-up; those after the last pair were asked for to explain differences.
     speeds, other_speeds = (
-        [_tokens_per_second(answer) for answer in lane.answers[1 : 1 + len(track)]] for lane in lanes
+        [_tokens_per_second(answer) for answer in client.answers[1 : 1 + load.requests]] for client in clients
     )
     return Race(
         first=first.name,
         second=second.name,
-        pairs=len(track),
+        pairs=load.requests,
         first_tokens_per_second=statistics.median(speeds),
         second_tokens_per_second=statistics.median(other_speeds),
         ratio=geometric_mean([one / other for one, other in zip(speeds, other_speeds, strict=True)]),
-        differences=outcome.mismatch_details,
+        differences=differences,
     )
 
 
-class _Lane:
-    """Passes prompts on to a generator and keeps its answers."""
+async def _run(bench: Bench, ways: Ways) -> tuple[Difference, ...]:
+    await bench.run()
+    for way in ways:
+        for record in bench.measured[0].records(way.name):
+            if record.error is not None:
+                raise InvalidRequest(f"prompt {record.asked.id}", "must be one the model can answer", record.error)
+    equality = compare_outputs(bench.measured, bench.plan, expected=True)
+    assert equality is not None, "greedy outputs can be compared"
+    return (await explain(equality, bench.measured, bench.plan, ways.plain)).differences
 
-    def __init__(self, generator: Generator) -> None:
-        self._generator = generator
-        self.answers: list[Generation] = []
 
-    def generate(
-        self,
-        prompts: Sequence[str | Sequence[int]],
-        params: SamplingParams,
-        *,
-        references: Sequence[str | None] | None = None,
-        salt: str = "",
-    ) -> list[Generation]:
-        answers = self._generator.generate(prompts, params, references=references, salt=salt)
-        self.answers += answers
-        return answers
+def _describe(setup: Setup, plan: Plan) -> SideSetup:
+    return SideSetup(
+        target=setup.model,
+        target_sha256=None,
+        precision=setup.dtype,
+        hardware=setup.device,
+        sampling={},
+        max_tokens=plan.params.max_tokens,
+        batch=1,
+        requests=plan.requests,
+        warmups=plan.warmups,
+        prompts_sha256=plan.prompts_sha256,
+        proposer=setup.proposer,
+    )
 
 
 def _tokens_per_second(answer: Generation) -> float:

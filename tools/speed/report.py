@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from gamaneh.bench.statistics import Interval
+from gamaneh.bench.result import Interval
 from gamaneh.core import PLAIN
 from tools.speed.figures import Aim, Figures, Memory, Speculation
 from tools.speed.overhead import Overhead
@@ -41,8 +41,9 @@ def _race(title: str, race: Race) -> Iterator[str]:
         f" ratio {_interval(race.ratio)}"
     )
     for part in race.differences:
-        gap = "unknown" if part.logit_gap is None else f"{part.logit_gap:.4f}"
-        yield f"  {part.prompt}: outputs differ from token {part.position} on; gap of our two largest logits {gap}"
+        gap = "unknown" if part.gap is None else f"{part.gap:.4f}"
+        where = f"outputs differ from token {part.token_position} on"
+        yield f"  {part.prompt}: {where}; gap of our two largest logits {gap}"
 
 
 def _verify(row: VerifyTime) -> str:

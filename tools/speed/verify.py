@@ -7,7 +7,8 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from gamaneh.bench.statistics import Interval, geometric_mean
+from gamaneh.bench.result import Interval
+from gamaneh.bench.stats import geometric_mean
 from gamaneh.engine.engine import Engine
 from gamaneh.models.batch import Feed
 

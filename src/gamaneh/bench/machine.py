@@ -2,29 +2,22 @@
 
 from __future__ import annotations
 
+import hashlib
 import platform
-from dataclasses import dataclass
+from pathlib import Path
 
 import psutil
 import torch
 
+from gamaneh.bench.result import Machine
 from gamaneh.engine.calibration import processor_name
 
-
-@dataclass(frozen=True, slots=True)
-class Machine:
-    """Hardware and software of a measurement."""
-
-    processor: str
-    cores: int
-    memory_bytes: int
-    threads: int
-    python: str
-    torch: str
+_CHUNK = 1 << 20
+_WEIGHTS = (".safetensors", ".gguf")
 
 
 def describe_machine() -> Machine:
-    """The machine that this process runs on."""
+    """Return the machine that this process runs on."""
     return Machine(
         processor=processor_name(),
         cores=psutil.cpu_count() or 1,
@@ -33,3 +26,14 @@ def describe_machine() -> Machine:
         python=platform.python_version(),
         torch=torch.__version__,
     )
+
+
+def hash_model(path: Path) -> str | None:
+    """Return the SHA-256 of a model's weights: a file, or a folder's weight files in order; None without any."""
+    files = [path] if path.is_file() else sorted(each for each in path.glob("*") if each.suffix in _WEIGHTS)
+    digest = hashlib.sha256()
+    for file in files:
+        with file.open("rb") as stream:
+            while chunk := stream.read(_CHUNK):
+                digest.update(chunk)
+    return digest.hexdigest() if files else None

@@ -16,8 +16,6 @@ from typing import Any, Literal, NamedTuple
 
 from pydantic import TypeAdapter, ValidationError
 
-from gamaneh.bench.machine import Machine
-from gamaneh.bench.statistics import Interval
 from gamaneh.errors import InvalidOption
 
 FORMAT = "gamaneh.bench"
@@ -30,6 +28,15 @@ GroupKind = Literal["all", "category", "language", "length"]
 TokenSource = Literal["engine", "usage", "tokenizer", "deliveries"]
 """Who counted output tokens: the engine, the server, the target's tokenizer over the text, or nobody: then each
 delivery counts as one token, although a delivery may hold several."""
+
+
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """An estimate with its 95 % confidence interval."""
+
+    value: float
+    low: float
+    high: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -318,6 +325,21 @@ class SideSetup:
 
 
 @dataclass(frozen=True, slots=True)
+class Setup:
+    """What an audit or a comparison is of, for printing beside the numbers. `k` is None when it adapts."""
+
+    model: str
+    dtype: str
+    device: str
+    proposer: str
+    k: int | None
+    rule: str
+    exact: bool
+    invariant: bool
+    threads: int
+
+
+@dataclass(frozen=True, slots=True)
 class Check:
     """One condition of a fair comparison.
 
@@ -389,6 +411,18 @@ class Failure:
     prompt: str
     error: str
     reason: str = "error"
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """Hardware and software of a measurement."""
+
+    processor: str
+    cores: int
+    memory_bytes: int
+    threads: int
+    python: str
+    torch: str
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from gamaneh.bench.advise.validate import FIXED_WAY, PLAIN_WAY, SERVED_WAY, Vali
 from gamaneh.bench.advise.verdict import Outcome, Verdict
 from gamaneh.bench.advise.whatif import Scenario
 from gamaneh.bench.advise.words import SENTENCES, STATUS, TITLES, say
-from gamaneh.bench.statistics import Interval
+from gamaneh.bench.result import Interval
 
 WIDTH = 160
 """Columns of tables that go to a file or another program."""

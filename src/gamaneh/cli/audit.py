@@ -62,7 +62,7 @@ def audit_losslessness(
 
     from gamaneh.bench.audit.run import Effort, audit
     from gamaneh.bench.audit.subject import Subject
-    from gamaneh.bench.setup import describe_setup
+    from gamaneh.bench.engines import describe_setup
     from gamaneh.cli.session import open_llm
     from gamaneh.options import SpeculationOptions
 
@@ -123,10 +123,10 @@ def _spread(prompts: Sequence[Prompt], limit: int) -> list[Prompt]:
 
 def _case(llm: LLM, prompt: Prompt, chat: bool | None) -> Case:
     from gamaneh.bench.audit.subject import Case
-    from gamaneh.bench.setup import as_tokens
+    from gamaneh.bench.engines import as_tokens
 
     reference = llm.tokenizer.encode(prompt.reference, special=False) if prompt.reference else []
-    return Case(prompt.id, as_tokens(llm, prompt.prompt, chat), reference)
+    return Case(prompt.id, as_tokens(llm.tokenizer, prompt.prompt, chat), reference)
 
 
 def _table(outcome: Audit) -> Table:

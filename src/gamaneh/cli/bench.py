@@ -2,24 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gamaneh.cli.bench_options import LoadChoice, Objectives, PromptChoice, ServerChoice, TargetChoice
+from gamaneh.cli.bench_options import LoadChoice, Objectives, PromptChoice, ServerChoice, ShortSampling, TargetChoice
 from gamaneh.cli.bench_table import report
 from gamaneh.cli.command import command
-from gamaneh.cli.options import JsonFlag, ProposerChoice, SamplingChoice
-from gamaneh.cli.terminal import count_bar, output, print_json
+from gamaneh.cli.options import JsonFlag, ProposerChoice
+from gamaneh.cli.terminal import count_bar, notices, output, print_json
 from gamaneh.errors import InvalidOption
 
 if TYPE_CHECKING:
+    from gamaneh.bench.measure import Plan
     from gamaneh.bench.result import ModelMark, Run
-    from gamaneh.bench.run.over_http import Servers
-    from gamaneh.bench.run.plan import Plan
+    from gamaneh.bench.servers import Servers
     from gamaneh.models.loading import LoadedModel
 
     Keep = Callable[[Run], None]
@@ -27,13 +28,16 @@ if TYPE_CHECKING:
 EXIT_PARTIAL = 1
 """Exit code when something was measured, but not everything went well."""
 
+EXIT_INTERRUPTED = 130
+"""Exit code after Ctrl-C, as shells have it: 128 and the number of the signal."""
+
 
 @command
 def run_bench(
     model: TargetChoice,
     proposer: ProposerChoice,
     server: ServerChoice,
-    sampling: SamplingChoice,
+    sampling: ShortSampling,
     prompts: PromptChoice,
     load: LoadChoice,
     objectives: Objectives,
@@ -49,41 +53,51 @@ def run_bench(
 ) -> None:
     """Measure plain against speculative decoding: the same requests, in turns, with intervals and warnings.
 
-    Exit code 1: not everything was answered, or outputs differ that must not.
+    Exit code 1: not everything was answered, or outputs differ that must not. Ctrl-C ends the run with what there
+    is so far and exit code 130.
     """
+    from gamaneh.bench.answer import went_wrong
+    from gamaneh.bench.conduct import rounded
+
     servers = server.servers()
     _refuse_mixtures(servers, model, proposer, sampling)
     plan = _plan(prompts, load, objectives, sampling)
     keep = _keeper(out, csv)
-    run = (
-        _in_process(plan, model, proposer, sampling, name, keep, allow_unequal=allow_unequal)
-        if servers is None
-        else _over_http(plan, servers, name, keep, allow_unequal=allow_unequal)
-    )
+    with interruptible():
+        run = (
+            _in_process(plan, model, proposer, sampling, name, keep, allow_unequal=allow_unequal)
+            if servers is None
+            else _over_http(plan, servers, name, keep, allow_unequal=allow_unequal)
+        )
     keep(run)
     report(output(), run)
     if as_json:
-        from gamaneh.bench.run.export import rounded
-
         print_json(rounded(run.to_json()))
+    exit_early(run.stopped)
     if went_wrong(run):
         raise typer.Exit(EXIT_PARTIAL)
 
 
-def went_wrong(run: Run) -> bool:
-    """Whether something is missing from the figures, or an output is not what it must be."""
-    unexplained = run.equality is not None and run.equality.expected and _unexplained(run) > 0
-    failed = any(caution.code == "proposer_failed" for caution in run.cautions)
-    return not run.complete or failed or unexplained
+@contextmanager
+def interruptible() -> Iterator[None]:
+    """End the program with exit code 130 and one line when it is interrupted before anything was measured."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        notices().print("gamaneh: interrupted before anything was measured", markup=False)
+        raise typer.Exit(EXIT_INTERRUPTED) from None
 
 
-def _unexplained(run: Run) -> int:
-    assert run.equality is not None, "asked only where outputs were compared"
-    return run.equality.compared - run.equality.equal - run.equality.ties
+def exit_early(stopped: str | None) -> None:
+    """End the program with exit code 130 if a run was interrupted."""
+    from gamaneh.bench.conduct import INTERRUPTED
+
+    if stopped == INTERRUPTED:
+        raise typer.Exit(EXIT_INTERRUPTED)
 
 
-def _plan(prompts: PromptChoice, load: LoadChoice, objectives: Objectives, sampling: SamplingChoice) -> Plan:
-    from gamaneh.bench.run.plan import Plan
+def _plan(prompts: PromptChoice, load: LoadChoice, objectives: Objectives, sampling: ShortSampling) -> Plan:
+    from gamaneh.bench.measure import Plan
 
     file = prompts.read()
     return Plan(
@@ -101,7 +115,7 @@ def _plan(prompts: PromptChoice, load: LoadChoice, objectives: Objectives, sampl
 
 
 def _refuse_mixtures(
-    servers: Servers | None, model: TargetChoice, proposer: ProposerChoice, sampling: SamplingChoice
+    servers: Servers | None, model: TargetChoice, proposer: ProposerChoice, sampling: ShortSampling
 ) -> None:
     if proposer.plain:
         raise InvalidOption("--plain", "leaves nothing to compare: plain decoding is always one of the two", True)
@@ -122,34 +136,34 @@ def _in_process(
     plan: Plan,
     model: TargetChoice,
     proposer: ProposerChoice,
-    sampling: SamplingChoice,
+    sampling: ShortSampling,
     name: str | None,
     keep: Keep,
     *,
     allow_unequal: bool,
 ) -> Run:
-    from gamaneh.bench.run.conduct import conduct
-    from gamaneh.bench.run.document import Writer
-    from gamaneh.bench.run.in_process import Contestant, engine_sides
+    from gamaneh.bench.conduct import conduct
+    from gamaneh.bench.engines import Contestant, engine_ways
     from gamaneh.cli.session import open_engine
 
     target, engine = open_engine(model, proposer, max_batch=model.max_batch or _largest(plan))
     plan = replace(plan, params=sampling.params(lambda word: target.tokenizer.encode(word, special=False)))
     contestant = Contestant(target, engine, proposer.speculation())
     title = name or f"{model.model}, {contestant.speculation.proposer}"
-    writer = Writer(title, _models(target, proposer))
+    models = _models(target, proposer)
     with count_bar("measuring") as tick:
-        return conduct(lambda: engine_sides(contestant, plan), plan, writer, tick, keep, allow_unequal=allow_unequal)
+        return conduct(
+            lambda: engine_ways(contestant, plan), plan, title, models, tick, keep, allow_unequal=allow_unequal
+        )
 
 
 def _over_http(plan: Plan, servers: Servers, name: str | None, keep: Keep, *, allow_unequal: bool) -> Run:
-    from gamaneh.bench.run.conduct import conduct
-    from gamaneh.bench.run.document import Writer
-    from gamaneh.bench.run.over_http import server_sides
+    from gamaneh.bench.conduct import conduct
+    from gamaneh.bench.servers import server_ways
 
-    writer = Writer(name or servers.url, ())
+    title = name or servers.url
     with count_bar("measuring") as tick:
-        return conduct(lambda: server_sides(servers, plan), plan, writer, tick, keep, allow_unequal=allow_unequal)
+        return conduct(lambda: server_ways(servers, plan), plan, title, (), tick, keep, allow_unequal=allow_unequal)
 
 
 def _largest(plan: Plan) -> int:
@@ -161,8 +175,8 @@ def _largest(plan: Plan) -> int:
 
 
 def _models(target: LoadedModel, proposer: ProposerChoice) -> list[ModelMark]:
+    from gamaneh.bench.machine import hash_model
     from gamaneh.bench.result import ModelMark
-    from gamaneh.bench.run.provenance import hash_model
     from gamaneh.cli.session import file_or_name
     from gamaneh.heads.locate import locate_heads
     from gamaneh.models.loading import resolve
@@ -178,7 +192,7 @@ def _models(target: LoadedModel, proposer: ProposerChoice) -> list[ModelMark]:
 
 def _keeper(out: Path | None, csv: Path | None) -> Keep:
     """Saves what there is after each load, so that nothing is lost when a later one fails."""
-    from gamaneh.bench.run.export import check_folder, write_csv, write_json
+    from gamaneh.bench.conduct import check_folder, write_csv, write_json
 
     writers = [(path, write) for path, write in ((out, write_json), (csv, write_csv)) if path is not None]
     for path, _ in writers:

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from gamaneh.cli.options import ModelChoice
+from gamaneh.cli.options import ModelChoice, SamplingChoice
 from gamaneh.errors import InvalidOption
 
 if TYPE_CHECKING:
-    from gamaneh.bench.formats import PromptFile
+    from gamaneh.bench.prompt_set import PromptFile
     from gamaneh.bench.result import Load, Pattern, Price, Slo
-    from gamaneh.bench.run.over_http import Servers
+    from gamaneh.bench.servers import Servers
+
+FEW_PROMPTS, FEW_TOKENS = 16, 64
+"""Taken unless more is asked for: a first look ends in minutes on a small model and two slow cores."""
 
 PATTERNS: Sequence[Pattern] = ("constant", "poisson", "gamma")
 
@@ -54,16 +57,19 @@ class ServerChoice:
     speculative_fields: Annotated[
         str | None, typer.Option(metavar="JSON", help="Sent in each speculative request.")
     ] = None
+    tokenizer: Annotated[
+        str | None, typer.Option(help="The target's, to count tokens where a server does not: as for --model.")
+    ] = None
 
     def servers(self) -> Servers | None:
         """
         Raises:
             InvalidOption: an option belongs to servers, and there is none; or is no JSON object.
         """
-        from gamaneh.bench.run.over_http import Servers
+        from gamaneh.bench.servers import Servers
 
         if self.url is None:
-            for name in ("plain_url", "key", "plain_fields", "speculative_fields"):
+            for name in ("plain_url", "key", "plain_fields", "speculative_fields", "tokenizer"):
                 if getattr(self, name) is not None:
                     raise InvalidOption(f"--{name.replace('_', '-')}", "needs --url", getattr(self, name))
             return None
@@ -73,6 +79,7 @@ class ServerChoice:
             key=self.key,
             plain_fields=_fields("--plain-fields", self.plain_fields),
             speculative_fields=_fields("--speculative-fields", self.speculative_fields),
+            count=None if self.tokenizer is None else _counting(self.tokenizer),
         )
 
 
@@ -87,7 +94,10 @@ class PromptChoice:
     category: Annotated[list[str] | None, typer.Option(help="Only prompts of this category; may be repeated.")] = None
     language: Annotated[list[str] | None, typer.Option(help="Only prompts in this language; may be repeated.")] = None
     limit: Annotated[
-        int | None, typer.Option(min=1, help="Take this many prompts, evenly spread.", show_default="all")
+        int | None,
+        typer.Option(
+            min=1, help="Take this many prompts, evenly spread.", show_default="16 of core or full, all of a file"
+        ),
     ] = None
 
     def read(self) -> PromptFile:
@@ -95,9 +105,26 @@ class PromptChoice:
         Raises:
             InvalidOption: no prompt is left.
         """
-        from gamaneh.bench.formats import read_prompts, select
+        from gamaneh.bench.prompt_set import SETS, read_prompts, select
 
-        return select(read_prompts(self.prompts), self.category or (), self.language or (), self.limit)
+        usual = FEW_PROMPTS if self.prompts in SETS else None
+        return select(read_prompts(self.prompts), self.category or (), self.language or (), self.limit or usual)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CorePrompts(PromptChoice):
+    """What is asked, by default from the short set."""
+
+    prompts: Annotated[
+        str, typer.Option(help="core, full, or a file: our own lines, Spec-Bench, MT-Bench, ShareGPT or plain.")
+    ] = "core"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShortSampling(SamplingChoice):
+    """How tokens are chosen, in answers that are short unless asked for."""
+
+    max_tokens: Annotated[int | None, typer.Option("--max-tokens", "-n", help="Most tokens to emit.")] = FEW_TOKENS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,7 +145,7 @@ class LoadChoice:
     requests: Annotated[
         int | None, typer.Option(help="Requests of each round.", show_default="one for each prompt")
     ] = None
-    rounds: Annotated[int, typer.Option(help="Measured rounds on each side.")] = 2
+    rounds: Annotated[int, typer.Option(help="Measured rounds on each side.")] = 1
     warmups: Annotated[int, typer.Option(help="Requests of each side and load that are dropped.")] = 1
     order_seed: Annotated[int, typer.Option(help="Of the order of the prompts and the arrivals.")] = 0
 
@@ -127,7 +154,7 @@ class LoadChoice:
         Raises:
             InvalidOption: options exclude each other, or a value is out of range.
         """
-        from gamaneh.bench.run.plan import closed_loads, open_loads, replay_load
+        from gamaneh.bench.measure import closed_loads, open_loads, replay_load
 
         if self.requests is not None and self.requests < 1:
             raise InvalidOption("--requests", "must be at least 1", self.requests)
@@ -185,13 +212,28 @@ class Objectives:
         Raises:
             InvalidOption: the price is not above 0, or has no date.
         """
-        from gamaneh.bench.run.plan import make_price
+        from gamaneh.bench.conduct import make_price
 
         if self.price is None:
             if self.price_date is not None:
                 raise InvalidOption("--price-date", "needs --price", self.price_date)
             return None
         return make_price(self.price, self.currency, self.price_date)
+
+
+def _counting(name: str) -> Callable[[str], int]:
+    """
+    Raises:
+        ModelError: there is no such model, or it has no tokenizer.
+    """
+    from gamaneh.cli.session import file_or_name
+    from gamaneh.models.gguf_file import GgufFile
+    from gamaneh.models.loading import resolve
+    from gamaneh.models.tokenizer import Tokenizer
+
+    path = resolve(file_or_name(name))
+    tokenizer = Tokenizer.from_gguf(GgufFile(path), ()) if path.is_file() else Tokenizer.from_folder(path, ())
+    return lambda text: len(tokenizer.encode(text, special=False))
 
 
 def _fields(option: str, text: str | None) -> dict[str, Any]:

@@ -16,13 +16,13 @@ if TYPE_CHECKING:
         Equality,
         Figures,
         Group,
+        Interval,
         Load,
         Memory,
         Point,
         Run,
         SideSetup,
     )
-    from gamaneh.bench.statistics import Interval
 
 SHOWN = 5
 """Differences and failures that are listed; the JSON has all of them."""
@@ -34,6 +34,10 @@ _UNITS = {
 }
 
 
+_COUNTED = {"tokenizer": "by the tokenizer over the text", "deliveries": "as one for each delivery"}
+"""How tokens were counted where whoever answered did not tell; stands beside the figures."""
+
+
 def report(console: Console, run: Run) -> None:
     """Print a run."""
     for point in run.points:
@@ -42,6 +46,8 @@ def report(console: Console, run: Run) -> None:
         console.print(_latencies(point.whole))
         for line in _notes(point):
             console.print(line, markup=False)
+    if run.speculative.exact is False:
+        console.print(f"~ approximate: rule {run.speculative.rule} gives other outputs than the target", markup=False)
     for line in _summary(run):
         console.print(line, markup=False)
     for caution in run.cautions:
@@ -66,7 +72,9 @@ def _table(*headers: str) -> Table:
 
 
 def _groups(point: Point) -> Table:
-    table = _table("", "prompts", "speed-up", "95 %", "E2E", "accepted", "tok/round", "plain", "spec. tok/s")
+    mark = sign(point.whole.speculative.approximate)
+    ratios = (f"{mark}speed-up", "95 %", f"{mark}E2E", f"{mark}accepted", f"{mark}tok/round")
+    table = _table("", "prompts", *ratios, "plain", f"{mark}spec. tok/s")
     for group in point.groups:
         speculation = group.speculative.speculation
         table.add_row(
@@ -75,7 +83,7 @@ def _groups(point: Point) -> Table:
             _times(group.speedup),
             _range(group.speedup),
             _times(group.e2e_speedup),
-            _percent(None if speculation is None else speculation.acceptance_rate),
+            percent(None if speculation is None else speculation.acceptance_rate),
             _number(None if speculation is None else speculation.tokens_per_round),
             _number(group.plain.decode_tokens_per_second, 1),
             _number(group.speculative.decode_tokens_per_second, 1),
@@ -84,8 +92,8 @@ def _groups(point: Point) -> Table:
 
 
 def _latencies(group: Group) -> Table:
-    table = _table("ms", "plain P50", "P95", "P99", "speculative P50", "P95", "P99")
     plain, speculative = group.plain, group.speculative
+    table = _table("ms", "plain P50", "P95", "P99", f"{sign(speculative.approximate)}speculative P50", "P95", "P99")
     for name in ("ttft", "itl", "tpot", "e2e"):
         table.add_row(name.upper(), *_ranks(getattr(plain, name)), *_ranks(getattr(speculative, name)))
     return table
@@ -93,16 +101,17 @@ def _latencies(group: Group) -> Table:
 
 def _notes(point: Point) -> Iterator[str]:
     whole = point.whole
-    yield f"throughput: {_times(point.throughput)} (95 % interval {_range(point.throughput)})"
+    mark = _mark(whole.speculative)
+    yield f"throughput{mark}: {_times(point.throughput)} (95 % interval {_range(point.throughput)})"
     for name, figures in (("plain", whole.plain), ("speculative", whole.speculative)):
         yield from _side_notes(name, figures)
     speculation = whole.speculative.speculation
     if speculation is not None:
         yield (
-            f"acceptance rate: pooled {_percent(speculation.acceptance_rate)},"
-            f" macro {_percent(speculation.acceptance_rate_macro)}; accepted per draft"
-            f" {_number(speculation.accepted_per_draft)}; survival by position"
-            f" {' '.join(f'{share:.2f}' for share in speculation.survival) or '-'}"
+            f"acceptance rate{mark}: pooled {percent(speculation.acceptance_rate)},"
+            f" macro {percent(speculation.acceptance_rate_macro)}; accepted per draft"
+            f" {_number(speculation.accepted_per_draft)}, per round {_number(speculation.mean_accepted_length)};"
+            f" survival by position {' '.join(f'{share:.2f}' for share in speculation.survival) or '-'}"
         )
     if point.saturation is not None:
         yield (
@@ -112,16 +121,31 @@ def _notes(point: Point) -> Iterator[str]:
         )
 
 
+def _mark(figures: Figures) -> str:
+    """Figures of an approximate rule say so wherever they stand."""
+    return " (approximate)" if figures.approximate else ""
+
+
+def sign(approximate: bool) -> str:
+    """Return the same for heads of columns, which are narrow."""
+    return "~" if approximate else ""
+
+
 def _side_notes(name: str, figures: Figures) -> Iterator[str]:
-    split = figures.split
+    split, name = figures.split, f"{name}{_mark(figures)}"
     parts = {"queue": split.queue, "prefill": split.prefill, "draft": split.draft, "verify": split.verify}
     rest = {"other": split.other} if split.other is not None else {"decode": split.decode}
     known = ", ".join(f"{part} {seconds:.1f}" for part, seconds in {**parts, **rest}.items() if seconds is not None)
     yield (
         f"{name}: {_number(figures.tokens_per_second, 1)} tokens/s, {_number(figures.requests_per_second)} requests/s,"
-        f" {_number(figures.tokens_per_character)} tokens a character, processors {_percent(figures.utilisation)} busy"
+        f" {_number(figures.tokens_per_character)} tokens a character, processors {percent(figures.utilisation)} busy"
     )
     yield f"{name}, seconds of all requests: {known}"
+    if figures.left_out:
+        told = ", ".join(f"{reason} {count}" for reason, count in figures.left_out.items())
+        yield f"{name}, answers left out of the figures: {told}"
+    if figures.tokens_from in _COUNTED:
+        yield f"{name}, tokens were counted {_COUNTED[figures.tokens_from]}"
     if figures.goodput is not None:
         yield (
             f"{name} goodput: {figures.goodput.share:.0%} of requests met the objectives:"
@@ -191,22 +215,28 @@ def _difference(difference: Difference) -> str:
 
 def _failures(run: Run) -> Iterator[str]:
     for failure in run.failures[:SHOWN]:
-        yield f"failed: {failure.prompt} ({failure.side}): {failure.error}"
+        yield f"failed: {failure.prompt} ({failure.side}, {failure.reason}): {failure.error}"
     if len(run.failures) > SHOWN:
         yield f"failed: {len(run.failures) - SHOWN} more"
     if run.stopped is not None:
-        yield f"stopped before its time: {run.stopped}"
+        yield f"partial: stopped before its time: {run.stopped}"
+
+
+def times(value: float | None) -> str:
+    """Return a ratio as it is printed everywhere."""
+    return "-" if value is None else f"{value:.2f}x"
 
 
 def _times(interval: Interval | None) -> str:
-    return "-" if interval is None else f"{interval.value:.2f}x"
+    return times(None if interval is None else interval.value)
 
 
 def _range(interval: Interval | None) -> str:
     return "-" if interval is None or interval.low == interval.high else f"{interval.low:.2f}-{interval.high:.2f}"
 
 
-def _percent(value: float | None) -> str:
+def percent(value: float | None) -> str:
+    """Return a share as it is printed everywhere."""
     return "-" if value is None else f"{value:.1%}"
 
 

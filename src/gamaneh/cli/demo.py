@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -65,7 +65,7 @@ def show_demo(
     as_json: JsonFlag = False,
 ) -> None:
     """Answer prompts plain and speculatively with SmolLM2-135M, fetching it first if need be."""
-    from gamaneh.bench.setup import describe_setup
+    from gamaneh.bench.engines import describe_setup
     from gamaneh.cli.session import open_llm
 
     llm = open_llm(ModelChoice(model=MODEL), ProposerChoice(heads=[f"{MODEL}/{HEADS}"]))
@@ -93,31 +93,17 @@ def _play(console: Console, llm: LLM, scene: Scene, params: SamplingParams) -> C
 
 
 def _measure(llm: LLM, scene: Scene, params: SamplingParams) -> tuple[Comparison, Generation]:
-    from gamaneh.bench.compare import Case, compare
-    from gamaneh.bench.setup import as_tokens, describe_setup
+    from gamaneh.bench.comparison import compare
+    from gamaneh.bench.engines import as_tokens
+    from gamaneh.bench.prompt_set import Prompt
     from gamaneh.options import SpeculationOptions
 
-    case = Case(scene.id, "demo", as_tokens(llm, scene.prompt, chat=True))
-    plain = llm.with_speculation(SpeculationOptions())
+    prompt = Prompt(scene.id, "demo", "en", scene.prompt)
     guessing = llm.with_speculation(SpeculationOptions(proposer=scene.proposer))
-    setup, recorder = describe_setup(guessing, params, MODEL), _Recorder(guessing)
     with count_bar("plain and speculative, alternated") as tick:
-        outcome = compare(plain, recorder, [case] * _REPEATS, params, setup, tick=tick)
-    return outcome, recorder.answer
-
-
-class _Recorder:
-    """Passes everything on to the model and keeps the last answer."""
-
-    answer: Generation
-
-    def __init__(self, llm: LLM) -> None:
-        self._llm = llm
-
-    def generate(self, *args: Any, **options: Any) -> list[Generation]:
-        answers = self._llm.generate(*args, **options)
-        self.answer = answers[0]
-        return answers
+        outcome = compare(guessing, [prompt], params, model=MODEL, chat=True, rounds=_REPEATS, tick=tick)
+    (answer,) = guessing.generate([as_tokens(llm.tokenizer, scene.prompt, chat=True)], params)
+    return outcome, answer
 
 
 def numbers(outcome: Comparison) -> str:

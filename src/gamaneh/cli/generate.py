@@ -48,14 +48,14 @@ def generate_text(
             raise InvalidOption(name, "needs --json", value)
     sampling.params(logprobs=logprobs, prompt_logprobs=prompt_logprobs)
     text = read_prompt(prompt)
-    from gamaneh.bench.setup import as_tokens
+    from gamaneh.bench.engines import as_tokens
     from gamaneh.cli.session import open_llm
 
     llm = open_llm(model, proposer)
     params = sampling.params(
         lambda word: llm.tokenizer.encode(word, special=False), logprobs=logprobs, prompt_logprobs=prompt_logprobs
     )
-    ids = as_tokens(llm, text, chat)
+    ids = as_tokens(llm.tokenizer, text, chat)
     if as_json:
         print_json({"model": model.model, **_answer(llm, ids, params)})
     else:

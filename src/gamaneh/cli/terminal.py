@@ -15,6 +15,9 @@ from gamaneh.errors import InvalidRequest
 
 Tick = Callable[[int, int], None]
 
+WHOLE = 86400.0
+"""Seconds; longer than anything that has a bar."""
+
 
 def output(color: bool | None = None) -> Console:
     """Standard output; `color` None colours at a terminal only."""
@@ -68,6 +71,7 @@ def count_bar(what: str) -> Iterator[Tick]:
 @contextmanager
 def _bar(what: str, amount: DownloadColumn | MofNCompleteColumn) -> Iterator[Tick]:
     columns = (TextColumn("{task.description}"), BarColumn(), amount, TimeRemainingColumn())
-    with Progress(*columns, console=notices()) as progress:
+    # The time left is that of the whole: all steps so far tell it, not only the last few, which may be short ones.
+    with Progress(*columns, console=notices(), speed_estimate_period=WHOLE) as progress:
         task = progress.add_task(what, total=None)
         yield lambda done, total: progress.update(task, completed=done, total=total)

@@ -16,7 +16,7 @@ from gamaneh.bench.advise.checklist import CODES, Status
 from gamaneh.bench.advise.measure import Effort, timed_depths
 from gamaneh.bench.advise.verdict import Outcome
 from gamaneh.bench.advise.workload import Workload
-from gamaneh.bench.statistics import Interval
+from gamaneh.bench.result import Interval
 from gamaneh.options import EngineOptions, SamplingParams
 
 QUESTION = Question(

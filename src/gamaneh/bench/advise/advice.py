@@ -18,7 +18,7 @@ from gamaneh.bench.advise.memory import Footprint
 from gamaneh.bench.advise.predict import Prediction
 from gamaneh.bench.advise.validate import Validation
 from gamaneh.bench.advise.verdict import Verdict
-from gamaneh.bench.machine import Machine
+from gamaneh.bench.result import Machine
 from gamaneh.errors import InvalidOption
 
 FORMAT = "gamaneh.advice"

@@ -21,7 +21,7 @@ import numpy as np
 from gamaneh.bench.advise.costs import Costs
 from gamaneh.bench.advise.simulate import Alone, Job, make_units, simulate
 from gamaneh.bench.advise.trace import Tally, Trace, Walker, tally
-from gamaneh.bench.statistics import Interval
+from gamaneh.bench.result import Interval
 
 RESAMPLES = 200
 FEW_RESAMPLES = 40

@@ -22,7 +22,7 @@ import numpy as np
 from gamaneh.bench.advise.recording import limited
 from gamaneh.bench.advise.simulate import make_units
 from gamaneh.bench.advise.workload import Request
-from gamaneh.bench.statistics import Interval
+from gamaneh.bench.result import Interval
 from gamaneh.engine.llm import LLM
 from gamaneh.errors import InvalidRequest
 from gamaneh.metrics.percentiles import Percentiles, percentiles

@@ -10,7 +10,7 @@ from enum import StrEnum
 from gamaneh.bench.advise.checklist import LEAST_DECODE_SHARE, Evidence, Phrase
 from gamaneh.bench.advise.predict import Prediction
 from gamaneh.bench.advise.validate import MOST_DEVIATION, Validation
-from gamaneh.bench.statistics import Interval
+from gamaneh.bench.result import Interval
 
 LEAST_GAIN = 1.05
 """Below it a gain is not worth a second model, a second cache and another thing that can break."""

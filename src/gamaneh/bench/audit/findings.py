@@ -7,8 +7,7 @@ from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import Any
 
-from gamaneh.bench.comparison import Setup
-from gamaneh.bench.machine import Machine
+from gamaneh.bench.result import Machine, Setup
 
 
 class Outcome(StrEnum):

@@ -9,8 +9,8 @@ from gamaneh.bench.audit.findings import Audit, Check, Outcome, overall
 from gamaneh.bench.audit.law import check_law
 from gamaneh.bench.audit.parity import check_parity
 from gamaneh.bench.audit.subject import Subject
-from gamaneh.bench.comparison import Setup
 from gamaneh.bench.machine import describe_machine
+from gamaneh.bench.result import Setup
 from gamaneh.errors import InvalidOption, InvalidRequest
 from gamaneh.options import SamplingParams
 

@@ -11,11 +11,10 @@ import pytest
 import torch
 from fake_sides import make_plan
 
+from gamaneh.bench.conduct import conduct
+from gamaneh.bench.engines import Contestant, engine_ways
+from gamaneh.bench.measure import Plan
 from gamaneh.bench.result import Load, Run
-from gamaneh.bench.run.conduct import conduct
-from gamaneh.bench.run.document import Writer
-from gamaneh.bench.run.in_process import Contestant, engine_sides
-from gamaneh.bench.run.plan import Plan
 from gamaneh.core import AUTO
 from gamaneh.engine.assembly import build_engine
 from gamaneh.models.loading import LoadedModel
@@ -51,15 +50,7 @@ def contestant(target: LoadedModel, speculation: SpeculationOptions = LOOKUP) ->
 
 
 def measure(speculative: Contestant, plan: Plan) -> Run:
-    writer = Writer("tiny", ())
-    return conduct(
-        lambda: engine_sides(speculative, plan),
-        plan,
-        writer,
-        lambda done, total: None,
-        lambda run: None,
-        allow_unequal=False,
-    )
+    return conduct(lambda: engine_ways(speculative, plan), plan, "tiny", ())
 
 
 def plan_of(params: SamplingParams, *loads: Load) -> Plan:
@@ -159,8 +150,8 @@ def test_what_was_asked_in_one_round_is_not_remembered_in_the_next(target: Loade
 
 def test_engines_end_with_the_run(target: LoadedModel) -> None:
     async def go() -> bool:
-        async with engine_sides(contestant(target), plan_of(GREEDY)) as sides:
-            engines = [side.client.engine for side in sides.both]
+        async with engine_ways(contestant(target), plan_of(GREEDY)) as ways:
+            engines = [way.client.engine for way in ways]
             assert all(engine.alive for engine in engines)
         return any(engine.alive for engine in engines)
 

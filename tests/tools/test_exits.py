@@ -6,8 +6,8 @@ import json
 
 import pytest
 
-from gamaneh.bench import exits
 from gamaneh.testing import tiny_model
+from tools import exits
 
 
 @pytest.fixture(autouse=True)

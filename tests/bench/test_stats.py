@@ -2,24 +2,35 @@
 
 from __future__ import annotations
 
+import math
 import os
+import random
 from collections import Counter
 
 import numpy as np
 import pytest
 from fake_sides import answer, measured, records, stretch
 
-from gamaneh.bench.counts import Counts
+from gamaneh.bench.record import Counts, Measured, Record
 from gamaneh.bench.result import Load, Price, Slo
-from gamaneh.bench.run.figures import distribution, meets, side_figures, whole_figures
-from gamaneh.bench.run.groups import make_point
-from gamaneh.bench.run.measure import Measured
-from gamaneh.bench.traffic import Answer
+from gamaneh.bench.stats import (
+    OTHER_SIDE,
+    Stay,
+    distribution,
+    geometric_mean,
+    growth,
+    is_saturated,
+    make_point,
+    meets,
+    paired_ratio,
+    side_figures,
+    whole_figures,
+)
 
 SLO = Slo(ttft=1.0, tpot=0.5)
 
 
-def even(sent: float, first: float, gap: float, tokens: int, **more: object) -> Answer:
+def even(sent: float, first: float, gap: float, tokens: int, **more: object) -> Record:
     """Tokens that come one by one, evenly."""
     return answer(sent, *(sent + first + gap * at for at in range(tokens)), **more)
 
@@ -71,8 +82,8 @@ def test_a_single_token_has_no_time_per_token() -> None:
 
 def test_failed_answers_are_left_out() -> None:
     failed = answer(0.0, 1.0, 2.0)
-    failed.error = "broke"
-    figures = side_figures(records([failed, even(0.0, 1.0, 1.0, 3)]))
+    failed.error, failed.reason = "broke", "broken"
+    figures = whole_figures([stretch([failed, even(0.0, 1.0, 1.0, 3)], 4.0)], None, None)
     assert (figures.requests, figures.output_tokens) == (1, 3)
 
 
@@ -140,7 +151,7 @@ class TestGoodput:
 
     def test_requests_and_tokens_of_those_that_met_them_are_counted(self) -> None:
         failed = even(0.0, 0.1, 0.1, 3)
-        failed.error = "broke"
+        failed.error, failed.reason = "broke", "broken"
         turn = stretch([even(0.0, 0.5, 0.1, 10), even(0.0, 2.0, 0.1, 30), failed, even(0.0, 0.5, 0.1, 6)], seconds=8.0)
         goodput = whole_figures([turn], SLO, None).goodput
         assert goodput is not None
@@ -194,3 +205,177 @@ class TestPoint:
         saturation = make_point(measured(one, two, Load("poisson", 1.0, 20, 1)), None, None).saturation
         assert saturation is not None
         assert (saturation.plain, saturation.speculative) == (False, True)
+
+
+class TestLeftOut:
+    """Both sides' figures are of the same requests, and what is left out is counted by reason."""
+
+    @staticmethod
+    def failing(reason: str) -> Record:
+        failed = even(0.0, 1.0, 1.0, 50)
+        failed.error, failed.reason = "it broke", reason
+        return failed
+
+    def point(self):
+        plain = [stretch([even(0.0, 1.0, 0.1, 11), self.failing("refused"), even(0.0, 1.0, 0.3, 11)], 9.0)]
+        speculative = [stretch([even(0.0, 1.0, 0.05, 11), even(0.0, 1.0, 0.05, 11), self.failing("empty")], 9.0)]
+        return make_point(measured(plain, speculative), Slo(e2e=99.0), None)
+
+    def test_means_of_both_sides_are_over_the_same_requests(self) -> None:
+        whole = self.point().whole
+        assert (whole.plain.requests, whole.speculative.requests) == (1, 1)
+        assert whole.plain.tpot is not None and whole.speculative.tpot is not None and whole.speedup is not None
+        assert whole.plain.tpot.mean / whole.speculative.tpot.mean == pytest.approx(whole.speedup.value)
+
+    def test_each_answer_that_is_left_out_is_counted_by_reason(self) -> None:
+        whole = self.point().whole
+        assert whole.plain.left_out == {"refused": 1, OTHER_SIDE: 1}
+        assert whole.speculative.left_out == {"empty": 1, OTHER_SIDE: 1}
+
+    def test_failed_answers_are_not_in_the_throughput(self) -> None:
+        point = self.point()
+        assert point.throughput is not None
+        assert point.throughput.value == pytest.approx(1.0)
+        assert point.whole.plain.tokens_per_second == pytest.approx(11 / 9.0)
+
+    def test_a_failed_request_meets_no_objective(self) -> None:
+        goodput = self.point().whole.plain.goodput
+        assert goodput is not None and (goodput.met, goodput.share) == (2, pytest.approx(2 / 3))
+
+    def test_the_least_reliable_count_of_tokens_is_told(self) -> None:
+        told = [even(0.0, 1.0, 1.0, 3, tokens_from=source) for source in ("usage", "deliveries", "usage")]
+        assert side_figures(records(told)).tokens_from == "deliveries"
+
+    def test_figures_of_an_approximate_rule_say_so(self) -> None:
+        point = make_point(
+            measured([stretch([even(0.0, 1.0, 0.1, 3)], 1.0)], [stretch([even(0.0, 1.0, 0.1, 3)], 1.0)]),
+            None,
+            None,
+            approximate=True,
+        )
+        assert (point.whole.plain.approximate, point.whole.speculative.approximate) == (False, True)
+
+
+def test_a_ratio_and_its_inverse_cancel() -> None:
+    assert geometric_mean([4.0, 0.25]).value == pytest.approx(1.0)
+
+
+def test_equal_ratios_leave_no_doubt() -> None:
+    interval = geometric_mean([1.5] * 10)
+
+    assert (interval.low, interval.high) == (pytest.approx(1.5), pytest.approx(1.5))
+
+
+def test_the_interval_holds_the_true_mean_about_as_often_as_it_says() -> None:
+    noise = random.Random(1)
+    truth = math.log(1.8)
+    held = 0
+    for _ in range(200):
+        interval = geometric_mean([math.exp(noise.gauss(truth, 0.3)) for _ in range(40)])
+        held += interval.low <= 1.8 <= interval.high
+
+    assert 0.89 <= held / 200 <= 0.99
+
+
+def test_more_ratios_narrow_the_interval() -> None:
+    noise = random.Random(2)
+    ratios = [math.exp(noise.gauss(0.5, 0.4)) for _ in range(400)]
+    few, many = geometric_mean(ratios[:20]), geometric_mean(ratios)
+
+    assert many.high - many.low < (few.high - few.low) / 2
+
+
+def test_equal_ratios_give_equal_intervals() -> None:
+    assert geometric_mean([1.0, 2.0, 3.0]) == geometric_mean([1.0, 2.0, 3.0])
+
+
+@pytest.mark.parametrize("ratios", [[], [1.0, 0.0], [-1.0]])
+def test_ratios_without_a_logarithm_are_refused(ratios: list[float]) -> None:
+    with pytest.raises(ValueError, match="ratios must be positive"):
+        geometric_mean(ratios)
+
+
+def prompts_with_rounds(noise: random.Random, prompts: int, rounds: int) -> dict[str, list[float]]:
+    """Prompts differ much, the rounds of one prompt little; the truth is 1.5."""
+    found = {}
+    for prompt in range(prompts):
+        own = noise.gauss(math.log(1.5), 0.4)
+        found[str(prompt)] = [math.exp(own + noise.gauss(0.0, 0.05)) for _ in range(rounds)]
+    return found
+
+
+def test_intervals_over_prompts_hold_the_truth_as_often_as_they_say() -> None:
+    noise = random.Random(4)
+    intervals = [paired_ratio(prompts_with_rounds(noise, 30, 4)) for _ in range(200)]
+    held = sum(interval is not None and interval.low <= 1.5 <= interval.high for interval in intervals)
+
+    assert 0.89 <= held / 200 <= 0.99
+
+
+def test_rounds_are_not_taken_for_prompts() -> None:
+    """As if each round were a prompt of its own, the interval would be half as wide and miss the truth."""
+    noise = random.Random(4)
+    pooled = [
+        geometric_mean([ratio for own in prompts_with_rounds(noise, 30, 4).values() for ratio in own])
+        for _ in range(200)
+    ]
+
+    assert sum(interval.low <= 1.5 <= interval.high for interval in pooled) / 200 < 0.8
+
+
+def test_each_prompt_counts_once_however_often_it_was_measured() -> None:
+    interval = paired_ratio({"often": [2.0] * 9, "once": [8.0]})
+
+    assert interval is not None
+    assert interval.value == pytest.approx(4.0)
+
+
+def test_of_a_single_prompt_the_repetitions_are_resampled() -> None:
+    interval = paired_ratio({"only": [1.0, 2.0, 4.0]})
+
+    assert interval is not None
+    assert interval.low < interval.value < interval.high
+
+
+def test_without_ratios_there_is_no_interval() -> None:
+    assert paired_ratio({"p": []}) is None
+
+
+SERVICE = 0.1
+"""Seconds of each request; 10 a second can be served."""
+
+
+def one_server(rate: float, count: int, seed: int) -> list[Stay]:
+    """Requests that come at random and are served one after the other."""
+    noise = np.random.default_rng(seed)
+    free, stays = 0.0, []
+    for arrived in np.cumsum(noise.exponential(1 / rate, count)):
+        free = max(free, arrived) + SERVICE
+        stays.append((float(arrived), free))
+    return stays
+
+
+@pytest.mark.parametrize(("load", "expected"), [(0.5, 0), (0.8, 0), (1.5, 40), (3.0, 40)])
+def test_saturation_is_found_where_it_is(load: float, expected: int) -> None:
+    found = sum(is_saturated(one_server(10 * load, 200, seed)) for seed in range(40))
+    assert abs(found - expected) <= 4
+
+
+def test_growth_is_what_cannot_be_served() -> None:
+    growths = [growth(one_server(20.0, 400, seed)) for seed in range(20)]
+    assert np.mean(growths) == pytest.approx(20 - 10, rel=0.15)
+
+
+def test_a_server_that_fills_up_once_is_not_saturated() -> None:
+    """Many at once in the beginning, and enough time for all that follow."""
+    stays = [(at * 1.0, at + 0.9) for at in range(40)]
+    assert not is_saturated(stays)
+    assert growth(stays) == pytest.approx(0.0, abs=1e-9)
+
+
+def test_a_few_requests_show_no_trend() -> None:
+    assert growth([(0.0, 9.0), (1.0, 9.0)]) == 0.0
+
+
+def test_requests_that_come_at_once_show_no_trend() -> None:
+    assert not is_saturated([(1.0, 2.0 + at) for at in range(20)])

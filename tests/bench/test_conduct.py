@@ -4,44 +4,30 @@ from __future__ import annotations
 
 import csv
 import json
-from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 
 import jsonschema
 import pytest
-from fake_sides import FakeClient, broken, make_plan, make_sides, prompts
+from fake_sides import FakeClient, broken, make_plan, make_ways, run_of
 
-from gamaneh.bench.counters import Counters
-from gamaneh.bench.result import Load, ModelMark, Run, Slo, read_run, schema
-from gamaneh.bench.run import provenance
-from gamaneh.bench.run.conduct import INTERRUPTED, conduct
-from gamaneh.bench.run.document import Writer
-from gamaneh.bench.run.export import CannotWrite, rounded, to_text, write_csv, write_json
-from gamaneh.bench.run.plan import Plan, make_price
-from gamaneh.bench.run.provenance import command_line, hash_model
-from gamaneh.bench.run.sides import Sides
+from gamaneh.bench import conduct as conducting
+from gamaneh.bench.conduct import (
+    INTERRUPTED,
+    CannotWrite,
+    command_line,
+    make_price,
+    rounded,
+    to_text,
+    write_csv,
+    write_json,
+)
+from gamaneh.bench.machine import hash_model
+from gamaneh.bench.record import Counters
+from gamaneh.bench.result import Load, Price, Run, read_run, schema
 from gamaneh.errors import InvalidOption
 
 SCHEMA = Path(__file__).parents[2] / "docs" / "bench.schema.json"
-
-
-def run_of(
-    sides: Sides | None = None, plan: Plan | None = None, kept: list[Run] | None = None, allow_unequal: bool = False
-) -> Run:
-    @asynccontextmanager
-    async def connect():
-        yield sides or make_sides()
-
-    usual = make_plan(
-        prompts=prompts(8),
-        loads=[Load("closed", 1.0, 8, 2), Load("closed", 4.0, 8, 2)],
-        slo=Slo(ttft=1.0),
-        price=make_price(1.0, "EUR", "2026-11-29"),
-    )
-    writer = Writer("a test", [ModelMark("target", "tiny", "ab", "bfloat16")])
-    keep = (lambda run: None) if kept is None else kept.append
-    return conduct(connect, plan or usual, writer, lambda done, total: None, keep, allow_unequal=allow_unequal)
 
 
 @pytest.fixture(scope="module")
@@ -118,13 +104,14 @@ def test_numbers_are_cut_to_what_they_are_worth() -> None:
 
 class TestEarlyEnds:
     def test_failures_are_listed_and_the_rest_is_kept(self) -> None:
-        sides = make_sides(speculative=FakeClient("speculative", broken))
+        ways = make_ways(speculative=FakeClient("speculative", broken))
         kept: list[Run] = []
-        run = run_of(sides, kept=kept)
+        run = run_of(ways, kept=kept)
         assert not run.complete
         assert run.stopped is not None and "5 requests in a row failed on the speculative side" in run.stopped
         assert len(run.failures) == 5
-        assert run.points[0].whole.plain.requests > 0
+        assert run.points[0].whole.plain.left_out == {"other_side": 5}
+        assert run.points[0].whole.speculative.left_out == {"error": 5}
         assert run.points[0].whole.speedup is None
         assert run.cautions[0].code == "partial"
         assert len(kept) == 1
@@ -139,22 +126,22 @@ class TestEarlyEnds:
                 raise KeyboardInterrupt
             return "one two three"
 
-        run = run_of(make_sides(speculative=FakeClient("speculative", interrupt)))
+        run = run_of(make_ways(speculative=FakeClient("speculative", interrupt)))
         assert (run.stopped, run.complete) == (INTERRUPTED, False)
         assert run.points[0].whole.speculative.requests == 4
 
     def test_sides_that_differ_are_refused_before_anything_is_asked(self) -> None:
         asked: list[tuple[str, str]] = []
-        sides = make_sides(asked=asked)
-        sides = replace(sides, plain=replace(sides.plain, setup=replace(sides.plain.setup, precision="float32")))
+        ways = make_ways(asked=asked)
+        ways = ways._replace(plain=replace(ways.plain, setup=replace(ways.plain.setup, precision="float32")))
         with pytest.raises(InvalidOption, match="precision must be the same on both sides"):
-            run_of(sides)
+            run_of(ways)
         assert asked == []
 
     def test_sides_that_differ_are_flagged_where_that_is_allowed(self) -> None:
-        sides = make_sides()
-        sides = replace(sides, plain=replace(sides.plain, setup=replace(sides.plain.setup, sampling={"top_k": 3})))
-        run = run_of(sides, allow_unequal=True)
+        ways = make_ways()
+        ways = ways._replace(plain=replace(ways.plain, setup=replace(ways.plain.setup, sampling={"top_k": 3})))
+        run = run_of(ways, allow_unequal=True)
         assert "different_sampling" in [caution.code for caution in run.cautions]
         assert [check.name for check in run.fairness if check.equal is False] == ["sampling"]
 
@@ -163,8 +150,8 @@ def test_memory_is_read_at_the_end() -> None:
     async def read() -> Counters:
         return Counters(None, 1.0, 900, 300, {"target": 500, "draft_model": 70}, target_kv=40)
 
-    sides = make_sides()
-    memory = run_of(replace(sides, speculative=replace(sides.speculative, counters=read))).speculative_memory
+    ways = make_ways()
+    memory = run_of(ways._replace(speculative=replace(ways.speculative, counters=read))).speculative_memory
     assert (memory.peak_resident, memory.peak_device, memory.target, memory.target_kv) == (900, 300, 500, 40)
     assert memory.proposers == {"draft_model": 70}
 
@@ -217,10 +204,27 @@ class TestProvenance:
         assert hash_model(tmp_path / "nothing") is None
 
     def test_outside_a_checkout_there_is_no_commit(self, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(provenance, "git", lambda *arguments: None)
-        assert provenance.describe_provenance(make_plan(), ()).commit is None
+        monkeypatch.setattr(conducting, "git", lambda *arguments: None)
+        assert conducting.describe_provenance(make_plan(), ()).commit is None
 
     def test_versions_and_machine_are_stamped(self, run: Run) -> None:
         assert {"torch", "transformers"} <= run.provenance.versions.keys()
         assert run.provenance.machine.cores >= 1
         assert run.provenance.seeds == {"arrivals": 0}
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: make_price(0.0, "EUR", "2026-01-01"), r"price must be a number above 0, got 0\.0"),
+        (lambda: make_price(1.0, "EUR", None), "price_date must be the day of the price, as YYYY-MM-DD, got None"),
+        (lambda: make_price(1.0, "EUR", "soon"), "price_date must be the day of the price"),
+    ],
+)
+def test_a_price_without_a_value_or_a_date_is_refused(make, message: str) -> None:
+    with pytest.raises(InvalidOption, match=message):
+        make()
+
+
+def test_a_price_has_a_date() -> None:
+    assert make_price(1.5, "EUR", "2026-11-29") == Price(1.5, "EUR", "2026-11-29")

@@ -1,4 +1,4 @@
-"""`python -m gamaneh.bench.exits MODEL`: what leaving a target early would be worth after each of some layers.
+"""`python -m tools.exits MODEL`: what leaving a target early would be worth after each of some layers.
 
 The answer to whether the proposer `early_exit` can pay without a trained exit: as text, then as one line of JSON.
 """
@@ -59,7 +59,7 @@ def _speedup(measure: ExitMeasure) -> float:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m gamaneh.bench.exits", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m tools.exits", description=__doc__)
     parser.add_argument("model", help="a folder, a GGUF file, or a name of the catalogue")
     parser.add_argument("--layers", nargs="+", type=int, default=[], help="default: some, spread over all")
     parser.add_argument("--dtype", choices=["auto", *DTYPES], default="auto")

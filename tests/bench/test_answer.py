@@ -3,19 +3,28 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from dataclasses import replace
 
 import pytest
-from fake_sides import SETUP, FakeClient, answer, make_plan, make_sides, measured, stretch
+from fake_sides import SETUP, FakeClient, answer, make_plan, make_ways, measured, prompts, run_of, stretch
 
-from gamaneh.bench.result import Caution, Check, Equality, Load, Memory, Point, PromptMark
-from gamaneh.bench.run.cautions import Evidence, find_cautions
-from gamaneh.bench.run.equality import TIE_GAPS, compare_outputs, explain
-from gamaneh.bench.run.fairness import CONDITIONS, check_lengths, check_setups, refuse_unequal, unequal
-from gamaneh.bench.run.figures import side_figures
-from gamaneh.bench.run.groups import make_point
-from gamaneh.bench.run.measure import Bench, Measured
-from gamaneh.bench.traffic import Ask
+from gamaneh.bench.answer import (
+    CODES,
+    CONDITIONS,
+    TIE_GAPS,
+    check_lengths,
+    check_setups,
+    compare_outputs,
+    explain,
+    find_cautions,
+    refuse_unequal,
+    unequal,
+)
+from gamaneh.bench.measure import Bench
+from gamaneh.bench.record import Ask, Measured, Record, Stretch
+from gamaneh.bench.result import Caution, Check, Equality, Load, Memory, PromptMark, Run
+from gamaneh.bench.stats import make_point, side_figures
 from gamaneh.errors import InvalidOption
 from gamaneh.options import SamplingParams
 
@@ -23,7 +32,7 @@ from gamaneh.options import SamplingParams
 def measured_with(say, gaps: float = 1.0, **plan: object) -> tuple[Bench, FakeClient]:
     """Plain says one two three; speculative says what it is told."""
     plain = FakeClient("plain", gaps=gaps)
-    bench = Bench(make_sides(plain=plain, speculative=FakeClient("speculative", say)), make_plan(**plan))
+    bench = Bench(make_ways(plain=plain, speculative=FakeClient("speculative", say)), make_plan(**plan))
     asyncio.run(bench.run())
     return bench, plain
 
@@ -35,7 +44,7 @@ def compared(bench: Bench, expected: bool = True) -> Equality:
 
 
 def explained(bench: Bench) -> Equality:
-    return asyncio.run(explain(compared(bench), bench.measured, bench.plan, bench.sides.plain))
+    return asyncio.run(explain(compared(bench), bench.measured, bench.plan, bench.ways.plain))
 
 
 def one_differs(ask: Ask) -> str:
@@ -72,7 +81,7 @@ class TestEquality:
 
     def test_without_a_known_type_no_difference_is_called_a_tie(self) -> None:
         bench, _ = measured_with(one_differs)
-        plain = replace(bench.sides.plain, setup=replace(SETUP, precision=None))
+        plain = replace(bench.ways.plain, setup=replace(SETUP, precision=None))
         equality = asyncio.run(explain(compared(bench), bench.measured, bench.plan, plain))
         assert [difference.tie for difference in equality.differences] == [None, None]
         assert equality.ties == 0
@@ -138,18 +147,27 @@ MARK = PromptMark("full", "ab", 120, ("chat", "code"), ("en", "fa"))
 MEMORY = Memory(1, None, 1, 1, {"lookup": 0})
 
 
-def evidence(point: Point | None = None, **changes: object) -> Evidence:
-    usual = Evidence(
+@pytest.fixture(scope="module")
+def usual() -> Run:
+    """A run without a mistake."""
+    run = run_of()
+    return replace(
+        run,
         mode="serving",
-        prompts=MARK,
-        checks=(),
-        points=(point or make_point(good(), None, None),),
+        provenance=replace(run.provenance, prompts=MARK),
+        fairness=(),
+        points=(make_point(good(), None, None),),
         speculative_memory=MEMORY,
-        reads_anew=True,
         complete=True,
-        faults={},
     )
-    return replace(usual, **changes)
+
+
+def cautions(run: Run, reads_anew: bool = True, faults: Mapping[str, int] | None = None) -> tuple[Caution, ...]:
+    return find_cautions(run, reads_anew=reads_anew, faults=faults or {})
+
+
+def asked(run: Run, **changes: object) -> Run:
+    return replace(run, provenance=replace(run.provenance, prompts=replace(MARK, **changes)))
 
 
 def codes(found: tuple[Caution, ...]) -> list[str]:
@@ -157,8 +175,8 @@ def codes(found: tuple[Caution, ...]) -> list[str]:
 
 
 class TestCautions:
-    def test_a_good_run_has_none(self) -> None:
-        assert find_cautions(evidence()) == ()
+    def test_a_good_run_has_none(self, usual: Run) -> None:
+        assert cautions(usual) == ()
 
     @pytest.mark.parametrize(
         ("code", "measured"),
@@ -168,45 +186,79 @@ class TestCautions:
             ("short_outputs", good(tokens=8, ttft=0.01)),
         ],
     )
-    def test_what_was_measured_may_show_a_mistake(self, code: str, measured: Measured) -> None:
-        assert code in codes(find_cautions(evidence(make_point(measured, None, None))))
+    def test_what_was_measured_may_show_a_mistake(self, code: str, measured: Measured, usual: Run) -> None:
+        assert code in codes(cautions(replace(usual, points=(make_point(measured, None, None),))))
 
-    def test_an_effect_within_the_noise_is_told(self) -> None:
-        point = make_point(good(), None, None)
+    def test_an_effect_within_the_noise_is_told(self, usual: Run) -> None:
+        (point,) = usual.points
         assert point.whole.speedup is not None
         noisy = replace(point.whole, speedup=replace(point.whole.speedup, value=1.02, low=0.9, high=1.2))
-        assert codes(find_cautions(evidence(replace(point, groups=(noisy,))))) == ["noise"]
+        assert codes(cautions(replace(usual, points=(replace(point, groups=(noisy,)),)))) == ["noise"]
 
     @pytest.mark.parametrize(
         ("code", "changes"),
         [
-            ("one_category", {"prompts": replace(MARK, categories=("code",))}),
-            ("one_language", {"prompts": replace(MARK, languages=("en",))}),
-            ("different_sampling", {"checks": (Check("sampling", {}, {"top_k": 5}, False),)}),
-            ("unequal", {"checks": (Check("precision", "a", "b", False),)}),
-            ("unknown_conditions", {"checks": (Check("precision", None, "b", None),)}),
+            ("different_sampling", {"fairness": (Check("sampling", {}, {"top_k": 5}, False),)}),
+            ("unequal", {"fairness": (Check("precision", "a", "b", False),)}),
+            ("unknown_conditions", {"fairness": (Check("precision", None, "b", None),)}),
             ("draft_memory", {"speculative_memory": replace(MEMORY, proposers={})}),
-            ("prefix_cache", {"reads_anew": False}),
-            ("repeated_prompts", {"prompts": replace(MARK, count=119)}),
             ("partial", {"complete": False}),
-            ("proposer_failed", {"faults": {"eagle": 3}}),
+            ("approximate", {"speculative": replace(SETUP, rule="typical", exact=False)}),
         ],
     )
-    def test_how_it_was_measured_may_be_a_mistake(self, code: str, changes: dict) -> None:
-        assert codes(find_cautions(evidence(**changes))) == [code]
+    def test_how_it_was_measured_may_be_a_mistake(self, code: str, changes: dict, usual: Run) -> None:
+        assert codes(cautions(replace(usual, **changes))) == [code]
 
-    def test_a_few_prompts_that_come_again_and_again_are_told(self) -> None:
-        found = find_cautions(evidence(prompts=replace(MARK, count=5)))
-        assert codes(found) == ["few_prompts", "repeated_prompts"]
+    @pytest.mark.parametrize(
+        ("code", "changes"),
+        [
+            ("one_category", {"categories": ("code",)}),
+            ("one_language", {"languages": ("en",)}),
+            ("repeated_prompts", {"count": 119}),
+        ],
+    )
+    def test_what_was_asked_may_be_a_mistake(self, code: str, changes: dict, usual: Run) -> None:
+        assert codes(cautions(asked(usual, **changes))) == [code]
 
-    def test_a_load_that_piles_up_is_told(self) -> None:
+    def test_a_server_that_remembers_is_told(self, usual: Run) -> None:
+        assert codes(cautions(usual, reads_anew=False)) == ["prefix_cache"]
+
+    def test_a_proposer_that_failed_is_told(self, usual: Run) -> None:
+        (caution,) = cautions(usual, faults={"eagle": 3})
+        assert (caution.code, "eagle 3 times" in caution.text) == ("proposer_failed", True)
+
+    @pytest.mark.parametrize(
+        ("source", "code"), [("deliveries", "tokens_by_delivery"), ("tokenizer", "tokens_by_tokenizer")]
+    )
+    def test_tokens_that_a_server_did_not_count_are_told(self, source: str, code: str, usual: Run) -> None:
+        (point,) = usual.points
+        whole = replace(point.whole, plain=replace(point.whole.plain, tokens_from=source))
+        assert codes(cautions(replace(usual, points=(replace(point, groups=(whole,)),)))) == [code]
+
+    def test_a_few_prompts_that_come_again_and_again_are_told(self, usual: Run) -> None:
+        assert codes(cautions(asked(usual, count=5))) == ["few_prompts", "repeated_prompts"]
+
+    def test_a_load_that_piles_up_is_told(self, usual: Run) -> None:
         late = [stretch([answer(float(at), 2.0 * at + 1, 2.0 * at + 2, tokens=40) for at in range(120)], 240.0)]
         point = make_point(measured(late, late, Load("poisson", 1.0, 120, 1)), None, None)
-        assert "saturated" in codes(find_cautions(evidence(point)))
+        assert "saturated" in codes(cautions(replace(usual, points=(point,))))
 
-    def test_texts_name_the_values(self) -> None:
-        (caution,) = find_cautions(evidence(prompts=replace(MARK, languages=("fa",))))
+    def test_texts_name_the_values(self, usual: Run) -> None:
+        (caution,) = cautions(asked(usual, languages=("fa",)))
         assert "one language (fa)" in caution.text
 
-    def test_nothing_measured_warns_of_nothing(self) -> None:
-        assert find_cautions(evidence(points=(), complete=False)) == ()
+    def test_nothing_measured_warns_of_nothing(self, usual: Run) -> None:
+        assert cautions(replace(usual, points=(), complete=False)) == ()
+
+    def test_every_code_is_told_once(self) -> None:
+        assert len(set(CODES)) == len(CODES)
+
+
+def test_outputs_are_compared_as_tokens_where_both_sides_tell_them() -> None:
+    """Two tokens may have one text."""
+    one, other = (Record(0.0, [1.0], 2, "ab", ids=list(ids), prompt=prompts()[0]) for ids in ((1, 2), (3, 2)))
+    loads = [measured([Stretch([one], 1.0)], [Stretch([other], 1.0)])]
+    equality = compare_outputs(loads, make_plan(), expected=True)
+    assert equality is not None
+    (difference,) = equality.differences
+    assert (difference.token_position, difference.plain_token, difference.speculative_token) == (0, 1, 3)

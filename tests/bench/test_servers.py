@@ -4,15 +4,30 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 
 import httpx
 import pytest
 
-from gamaneh.bench.http_client import HttpClient, ServerBroke, ServerRefused, ServerUnreachable
-from gamaneh.bench.traffic import Answer, Ask, answer_one, answer_or_fail
+from gamaneh.bench.measure import answer_one, answer_or_fail
+from gamaneh.bench.record import Ask, Counts, Record, sum_counts
+from gamaneh.bench.servers import (
+    DIALECTS,
+    OTHER,
+    Dialect,
+    HttpClient,
+    ServerBroke,
+    ServerRefused,
+    ServerUnreachable,
+    read_counters,
+    recognise,
+)
+from gamaneh.bench.stats import speculation
 from gamaneh.errors import InvalidOption
+from gamaneh.metrics.collector import SpeculationStats
+from gamaneh.metrics.prometheus import PrometheusMetrics
 from gamaneh.options import SamplingParams
 
 ASK = Ask("say something", SamplingParams(max_tokens=5, seed=3), speculate=True)
@@ -42,7 +57,7 @@ def connected(handler: Callable[[httpx.Request], httpx.Response], use, **options
     return asyncio.run(go())
 
 
-def answer(server: FakeServer, ask: Ask = ASK, **options: object) -> Answer:
+def answer(server: FakeServer, ask: Ask = ASK, **options: object) -> Record:
     return connected(server, lambda client: answer_one(client, ask), **options)
 
 
@@ -200,3 +215,173 @@ class TestFaults:
     def test_a_wrong_key_is_told(self) -> None:
         with pytest.raises(ServerUnreachable, match="401"):
             connected(lambda request: httpx.Response(401, request=request), _dialect)
+
+
+class TestCounting:
+    """Tokens are counted by whoever can: the server, the target's tokenizer, or nobody, and the record says who."""
+
+    WORDS = staticmethod(lambda text: len(text.split()))
+
+    def test_usage_is_believed(self) -> None:
+        found = answer(FakeServer(events(said("one "), said("two"), USAGE)), count=self.WORDS)
+        assert (found.tokens, found.ending.tokens_from) == (4, "usage")
+
+    @pytest.mark.parametrize("last", [(), (None,), (0,)], ids=["absent", "null", "zero beside text"])
+    def test_a_server_that_does_not_count_is_counted_by_the_tokenizer(self, last: tuple[int | None, ...]) -> None:
+        usage = [{"choices": [], "usage": {"completion_tokens": tokens}} for tokens in last]
+        server = FakeServer(events(said("one two three "), said("four"), *usage))
+        found = answer(server, count=self.WORDS)
+        assert (found.tokens, found.ending.tokens_from) == (4, "tokenizer")
+
+    @pytest.mark.parametrize("last", [(), (0,)])
+    def test_without_a_tokenizer_each_delivery_counts_and_that_is_marked(self, last: tuple[int, ...]) -> None:
+        usage = [{"choices": [], "usage": {"completion_tokens": tokens}} for tokens in last]
+        found = answer(FakeServer(events(said("one two three "), said("four"), *usage)))
+        assert (found.tokens, found.ending.tokens_from) == (2, "deliveries")
+
+    def test_usage_in_each_event_is_a_running_count(self) -> None:
+        chunks = [said("one ") | {"usage": {"completion_tokens": 2}}, said("two") | {"usage": {"completion_tokens": 5}}]
+        assert answer(FakeServer(events(*chunks))).tokens == 5
+
+    def test_a_usage_event_needs_no_choices(self) -> None:
+        usage = {"usage": {"prompt_tokens": 9, "completion_tokens": 4}}
+        assert answer(FakeServer(events(said("one"), usage, {**usage, "choices": None}))).tokens == 4
+
+    def test_no_error_is_no_error(self) -> None:
+        assert answer(FakeServer(events(said("x") | {"error": None}))).text == "x"
+
+
+class TestKinds:
+    """What goes wrong fails one request, by its kind."""
+
+    @pytest.mark.parametrize(
+        ("stream", "status", "reason"),
+        [
+            ("busy", 429, "refused"),
+            ("oops", 500, "refused"),
+            (events(said("one "), {"error": {"message": "too hot"}}), 200, "error"),
+            (events({"choices": [{"delta": {"content": "one"}, "finish_reason": "error"}]}), 200, "error"),
+            (events(said("half"), done=False), 200, "broken"),
+            (events("{broken"), 200, "malformed"),
+            (events(said("x"), {"choices": [], "usage": {"completion_tokens": "8"}}), 200, "malformed"),
+            (events(said("x"), {"choices": [], "usage": [1]}), 200, "malformed"),
+            (events(said("x"), {"choices": [], "usage": {"completion_tokens": -1}}), 200, "malformed"),
+            (events(said("x"), {"choices": [], "timings": {"draft_n": 3}}), 200, "malformed"),
+            (events(said("x"), {"choices": [], "gamaneh": {"speculation": {"rounds": 1}}}), 200, "malformed"),
+            (events(said(""), USAGE), 200, "empty"),
+            (events(), 200, "empty"),
+        ],
+    )
+    def test_each_kind_has_a_name(self, stream: str, status: int, reason: str) -> None:
+        found = connected(FakeServer(stream, status=status), lambda client: answer_or_fail(client, ASK))
+        assert (found.reason, found.error is not None, found.whole) == (reason, True, False)
+
+    def test_the_first_token_comes_with_the_first_text(self) -> None:
+        server = FakeServer(events(said("", role="assistant"), said(None), said("text")))
+        assert len(answer(server).deliveries) == 1
+
+
+GAMANEH, VLLM, SGLANG, LLAMA_CPP, TGI = DIALECTS
+
+VLLM_TEXT = """# HELP vllm:spec_decode_num_drafts_total Number of drafts.
+# TYPE vllm:spec_decode_num_drafts_total counter
+vllm:spec_decode_num_drafts_total{engine="0",model_name="m"} 10.0
+vllm:spec_decode_num_draft_tokens_total{engine="0",model_name="m"} 30.0
+vllm:spec_decode_num_accepted_tokens_total{engine="0",model_name="m"} 12.0
+vllm:spec_decode_num_accepted_tokens_per_pos_total{engine="0",model_name="m",position="0"} 7.0
+vllm:spec_decode_num_accepted_tokens_per_pos_total{engine="0",model_name="m",position="1"} 5.0
+process_cpu_seconds_total 3.5
+process_resident_memory_bytes 1.0e+09
+"""
+LLAMA_TEXT = """llamacpp:tokens_predicted_total 26
+llamacpp:spec_decode_num_draft_tokens_total 48
+llamacpp:spec_decode_num_accepted_tokens_total 6
+llamacpp:spec_decode_num_drafts_total 6
+llamacpp:spec_decode_num_accepted_tokens_per_pos_total{position="0"} 4
+llamacpp:spec_decode_num_accepted_tokens_per_pos_total{position="1"} 2
+"""
+SGLANG_TEXT = """sglang:spec_verify_calls_total{model_name="m"} 40.0
+sglang:generation_tokens_total{model_name="m"} 100.0
+"""
+TGI_TEXT = """tgi_request_skipped_tokens_sum 60
+tgi_request_skipped_tokens_count 40
+"""
+
+
+@pytest.mark.parametrize(
+    ("dialect", "text", "accepted", "drafts", "drafted", "rounds"),
+    [
+        (VLLM, VLLM_TEXT, 12, 10, 30, None),
+        (LLAMA_CPP, LLAMA_TEXT, 6, 6, 48, None),
+        (SGLANG, SGLANG_TEXT, 60, None, None, 40),
+        (TGI, TGI_TEXT, 60, None, None, 40),
+    ],
+)
+def test_drafts_are_counted_by_what_each_kind_of_server_says(
+    dialect: Dialect, text: str, accepted: int, drafts: int | None, drafted: int | None, rounds: int | None
+) -> None:
+    counters = read_counters(text, dialect.series)
+    assert counters is not None and counters.counts is not None
+    counts = counters.counts
+    assert (counts.accepted, counts.drafts, counts.drafted, counts.rounds) == (accepted, drafts, drafted, rounds)
+
+
+def test_survival_follows_from_positions() -> None:
+    counters = read_counters(VLLM_TEXT, VLLM.series)
+    assert counters is not None and counters.counts is not None
+    assert speculation(counters.counts, "server").survival == (0.7, 0.5)
+    assert (counters.cpu_seconds, counters.resident) == (3.5, 10**9)
+
+
+def test_a_server_that_does_not_draft_counts_nothing() -> None:
+    counters = read_counters("process_cpu_seconds_total 1\n", VLLM.series)
+    assert counters is not None and counters.counts is None
+
+
+def test_what_is_no_text_of_prometheus_is_no_reading() -> None:
+    assert read_counters("<html>{}</html>", VLLM.series) is None
+
+
+def test_our_own_series_have_the_names_that_are_read() -> None:
+    text = PrometheusMetrics().render().decode()
+    counters = read_counters(text, GAMANEH.series)
+    assert counters is not None and counters.counts is not None
+    assert (counters.counts.accepted, counters.counts.drafted) == (0, 0)
+    assert counters.resident is not None and counters.cpu_seconds is not None
+
+
+@pytest.mark.parametrize("dialect", DIALECTS, ids=lambda dialect: dialect.name)
+def test_a_kind_of_server_is_told_by_owner_or_series(dialect: Dialect) -> None:
+    assert recognise(dialect.owner, "") is dialect
+    assert recognise("somebody", f"# HELP\n{dialect.prefix}x 1\n") is dialect
+
+
+def test_an_unknown_server_is_only_compatible() -> None:
+    assert recognise("somebody", "http_requests_total 3\n") is OTHER
+
+
+class TestCounts:
+    BEFORE = Counts(5, rounds=10, drafts=6, drafted=18, emitted=15, accepted_at=Counter({0: 4, 1: 1}))
+    AFTER = Counts(9, rounds=16, drafts=9, drafted=27, emitted=25, accepted_at=Counter({0: 6, 1: 3}))
+
+    def test_the_difference_is_what_was_counted_between(self) -> None:
+        between = self.AFTER.since(self.BEFORE)
+        assert between == Counts(4, 6, 3, 9, 10, Counter({0: 2, 1: 2}))
+
+    def test_a_server_that_had_counted_nothing_began_at_nothing(self) -> None:
+        assert self.AFTER.since(None) == self.AFTER
+
+    def test_a_sum_knows_no_more_than_its_parts(self) -> None:
+        summed = sum_counts([self.BEFORE, Counts(1, rounds=2)])
+        assert (summed.accepted, summed.rounds, summed.drafted) == (6, 12, None)
+        assert speculation(summed, "server").acceptance_rate is None
+
+    def test_ratios_are_those_of_the_collector(self) -> None:
+        stats = SpeculationStats(rounds=4, drafts=3, drafted=9, accepted=5, emitted=9)
+        stats.survived_at.update({0: 3, 1: 2})
+        stats.offered_at.update({0: 3, 1: 3, 2: 3})
+        told = speculation(Counts.of([stats]), "requests")
+        assert told.acceptance_rate == stats.acceptance_rate
+        assert told.tokens_per_round == stats.tokens_per_round
+        assert told.mean_accepted_length == stats.mean_accepted_length
+        assert list(told.survival) == stats.survival()

@@ -1,1 +1,0 @@
-"""`gamaneh bench`: plain against speculative decoding, alternated, in this process or over HTTP."""
