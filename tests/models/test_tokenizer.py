@@ -391,3 +391,15 @@ def test_smollm2_cuts_numbers_into_digits(smollm2: Tokenizer) -> None:
 @pytest.mark.parametrize("text", TEXTS)
 def test_smollm2_round_trips(smollm2: Tokenizer, text: str) -> None:
     assert smollm2.decode(smollm2.encode(text)) == text
+
+
+@pytest.mark.parametrize("make", [byte_level, sentence_piece])
+@pytest.mark.parametrize("text", [*TEXTS, "hello " * 3000])
+def test_the_fewest_tokens_are_no_more_than_there_are(make: Any, text: str) -> None:
+    made = tokenizer(make())
+    assert made.fewest_tokens(text) <= len(made.encode(text, special=False))
+
+
+def test_a_long_text_is_read_as_a_short_one() -> None:
+    made = tokenizer(byte_level())
+    assert made.encode("hello" * 3000, special=False) == made.encode("hello", special=False) * 3000

@@ -19,6 +19,9 @@ from gamaneh.models.gguf_tokenizer import SPACE, backend_from_metadata
 
 LOGGER = logging.getLogger(__name__)
 
+LONG_TEXT = 4096
+"""Characters from which on a text is read in a way that lets other threads run meanwhile."""
+
 _FILES = ("tokenizer.json", "tokenizer.model", "vocab.json")
 
 
@@ -77,9 +80,14 @@ class Tokenizer:
             special: add what the model wants around a text, such as a begin token, which is not added to a text that
                 begins with it already. Special tokens that are written in the text are recognised in any case.
         """
-        ids = list(self._fast.encode(text, add_special_tokens=special).ids)
+        ids = _ids(self._fast, text, special)
         doubled = special and self._adds_begin and ids[:2] == [self.bos_id] * 2
         return ids[1:] if doubled else ids
+
+    def fewest_tokens(self, text: str) -> int:
+        """A number of tokens that a text has at least, without reading it."""
+        shrinks = 1 if self._fast.normalizer is None else 3
+        return len(text.encode(errors="replace")) // (self._longest * shrinks)
 
     def decode(self, ids: Sequence[int], skip_special: bool = True) -> str:
         """Text of token ids; ids without a token (a padded vocabulary has some) add nothing."""
@@ -104,11 +112,7 @@ class Tokenizer:
         """
         text = render(self.backend, messages, tools, self._control_texts, variables)
         encoders = {False: self._fast, True: self._literal} if TEXT_BEGINS in text else {False: self._fast}
-        return [
-            token
-            for part, literal in parts(text)
-            for token in encoders[literal].encode(part, add_special_tokens=False).ids
-        ]
+        return [token for part, literal in parts(text) for token in _ids(encoders[literal], part, False)]
 
     @property
     def reasons(self) -> bool:
@@ -163,6 +167,11 @@ class Tokenizer:
         return frozenset(token for token, entry in self._fast.get_added_tokens_decoder().items() if entry.special)
 
     @cached_property
+    def _longest(self) -> int:
+        """Bytes of the longest token."""
+        return max((len(self.token_bytes(token)) for token in self._pieces), default=1) or 1
+
+    @cached_property
     def _control_texts(self) -> frozenset[str]:
         return frozenset(entry.content for entry in self._fast.get_added_tokens_decoder().values() if entry.special)
 
@@ -199,6 +208,12 @@ class Tokenizer:
         if len(piece) == 6 and piece.startswith("<0x"):
             return bytes([int(piece[3:5], 16)])
         return piece.replace(SPACE, " ").encode()
+
+
+def _ids(tokenizer: FastTokenizer, text: str, special: bool) -> list[int]:
+    if len(text) < LONG_TEXT:
+        return list(tokenizer.encode(text, add_special_tokens=special).ids)
+    return list(tokenizer.encode_batch_fast([text], add_special_tokens=special)[0].ids)
 
 
 def tokenizer_difference(target: Tokenizer, draft: Tokenizer) -> str | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol, TypeVar
 
@@ -34,6 +34,9 @@ NO_WISHES = SpeculationFields()
 _RESERVED = frozenset({"messages", "tools", "add_generation_prompt", "tokenize", "chat_template"})
 """What a template is told by other fields than `chat_template_kwargs`."""
 
+LONG_PROMPT = 1 << 16
+"""Characters that are read in no time worth speaking of."""
+
 _TAIL = 16
 """Tokens at the end of a prompt that tell whether it opens the reasoning."""
 
@@ -48,6 +51,8 @@ class ServedTokenizer(SupportsTokens, SupportsBytes, Protocol):
     def takes_tools(self) -> bool: ...
 
     def encode(self, text: str, special: bool = True) -> list[int]: ...
+
+    def fewest_tokens(self, text: str) -> int: ...
 
     def chat(
         self,
@@ -138,6 +143,7 @@ class Preparation:
         return Reading(warn=self.options.unknown_fields == "warn")
 
     def _conversation(self, request: ChatRequest, tools: Tools) -> list[int]:
+        self._check_size((message.content or "" for message in request.messages), "messages")
         messages = template_messages(request.messages)
         variables = dict(request.chat_template_kwargs or {})
         for name in _RESERVED & variables.keys():
@@ -200,7 +206,20 @@ class Preparation:
             for choice in range(per_prompt)
         ]
 
+    def _check_size(self, texts: Iterable[str], field: str) -> None:
+        """Refuse what is too long whatever its tokens are, before it is read: that would take long."""
+        given = list(texts)
+        if sum(map(len, given)) < LONG_PROMPT:
+            return
+        fewest = sum(map(self.tokenizer.fewest_tokens, given))
+        allowed = min(self.max_context, self.options.max_prompt_tokens or self.max_context)
+        if fewest > allowed:
+            message = f"{field} must have at most {allowed} tokens, got at least {fewest}"
+            raise invalid(field, message, "context_length_exceeded" if fewest > self.max_context else "prompt_too_long")
+
     def _prompt(self, prompt: str | list[int]) -> tuple[list[int], str | None]:
+        if isinstance(prompt, str):
+            self._check_size([prompt], "prompt")
         ids, text = (self.tokenizer.encode(prompt), prompt) if isinstance(prompt, str) else (prompt, None)
         self._check_length(ids, "prompt")
         return ids, text
@@ -217,7 +236,10 @@ class Preparation:
             raise invalid(field, f"{field} must have at most {allowed} tokens, got {len(ids)}", "prompt_too_long")
 
     def _reference(self, request: Sampling) -> list[int]:
-        return self.tokenizer.encode(request.prediction.content, special=False) if request.prediction else []
+        if request.prediction is None:
+            return []
+        self._check_size([request.prediction.content], "prediction")
+        return self.tokenizer.encode(request.prediction.content, special=False)
 
 
 T = TypeVar("T")

@@ -26,6 +26,10 @@ class ByteTokenizer:
         """UTF-8 bytes; `special` changes nothing, as no token is added."""
         return list(text.encode())
 
+    def fewest_tokens(self, text: str) -> int:
+        """One for each byte."""
+        return len(text.encode())
+
     def decode(self, ids: Sequence[int], skip_special: bool = True) -> str:
         """Text of the byte tokens; an incomplete sequence becomes the replacement character."""
         plain = bytes(token for token in ids if token < 256)
@@ -87,6 +91,10 @@ class PieceTokenizer:
         for part in re.split(f"({'|'.join(map(re.escape, self._special))})", text):
             tokens += [self._special[part]] if part in self._special else self._cut(part)
         return tokens
+
+    def fewest_tokens(self, text: str) -> int:
+        """As if all pieces were the longest."""
+        return len(text.encode()) // self._longest
 
     def decode(self, ids: Sequence[int], skip_special: bool = True) -> str:
         """Text of the tokens; an incomplete character becomes the replacement character."""
