@@ -9,6 +9,8 @@ from served import ChatBytes, Running, engine_for
 
 from gamaneh.server.server_options import ServerOptions
 
+TOO_LONG = "context_length_exceeded"
+
 
 class Unread(ChatBytes):
     """Reads no text that is longer than the context."""
@@ -27,20 +29,20 @@ def running(start) -> Running:
 @pytest.mark.parametrize(
     ("path", "body", "param", "code"),
     [
-        ("/v1/completions", {"prompt": "x" * 100_000}, "prompt", "context_length_exceeded"),
-        ("/v1/completions", {"prompt": ["a", "x" * 100_000]}, "prompt", "context_length_exceeded"),
-        ("/v1/completions", {"prompt": "x" * 200}, "prompt", "prompt_too_long"),
+        ("/v1/completions", {"prompt": "x" * 100_000}, "prompt", TOO_LONG),
+        ("/v1/completions", {"prompt": ["a", "x" * 100_000]}, "prompt", TOO_LONG),
+        ("/v1/completions", {"prompt": "x" * 70_000}, "prompt", TOO_LONG),
         (
             "/v1/completions",
-            {"prompt": "a", "prediction": {"type": "content", "content": "x" * 9000}},
+            {"prompt": "a", "prediction": {"type": "content", "content": "x" * 90_000}},
             "prediction",
-            None,
+            TOO_LONG,
         ),
         (
             "/v1/chat/completions",
             {"messages": [{"role": "user", "content": "x" * 50_000}] * 2},
             "messages",
-            "context_length_exceeded",
+            TOO_LONG,
         ),
     ],
 )
