@@ -1,4 +1,4 @@
-"""The nouns of speculative decoding. Everything imports this module; it imports nothing of ours.
+"""The nouns of speculative decoding. Everything imports this module; it imports only options.
 
 Glossary
     target      the model whose output is wanted
@@ -14,12 +14,16 @@ Glossary
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol
 
 from torch import Tensor
+
+from gamaneh.options import SamplingParams, SpeculationOptions
+
+DEFAULT_SAMPLING = SamplingParams()
 
 ANYBODY = "\0"
 """Salt of callers whom nobody can tell apart: they may share cached prefixes, but no answers to guess from."""
@@ -98,6 +102,13 @@ class Draft:
             self.grade,
             tuple(self.sources[node] for node in kept) if self.sources else (),
         )
+
+    def first(self, count: int) -> Draft:
+        """The first `count` nodes: a parent comes before its children, so they are a tree."""
+        if count >= len(self):
+            return self
+        probs = None if self.probs is None else self.probs[:count]
+        return Draft(self.tokens[:count], self.parents[:count], probs, self.grade, self.sources[:count])
 
     def children(self, node: int) -> list[int]:
         return [child for child, parent in enumerate(self.parents) if parent == node]
@@ -419,6 +430,41 @@ class TokenMask(Protocol):
         ...
 
 
+class MaskSource(Protocol):
+    """Makes the mask of each request, for example a compiled grammar."""
+
+    def new_mask(self, tokens: Sequence[int], prompt_len: int) -> TokenMask:
+        """The mask over `tokens`, prompt and committed output, which grow between its calls."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Request:
+    """What somebody asks for.
+
+    Args:
+        prompt: token ids, at least one.
+        params: how tokens are chosen and when the answer ends.
+        id: its name; empty lets the engine give it one.
+        drafting: how to speculate; None for the engine's own way.
+        reference: token ids of a text that the answer is likely to repeat.
+        mask: restricts the answer, for example a grammar.
+        salt: requests with different salts share no cached prefixes and no answers to guess from.
+        priority: larger goes first, and is preempted last.
+        arrived: when it came in, by the engine's clock; None for now.
+    """
+
+    prompt: Sequence[int]
+    params: SamplingParams = DEFAULT_SAMPLING
+    id: str = ""
+    drafting: SpeculationOptions | None = None
+    reference: Sequence[int] = ()
+    mask: MaskSource | None = None
+    salt: str = ""
+    priority: int = 0
+    arrived: float | None = None
+
+
 @dataclass(slots=True)
 class ProposalRow:
     """One request that may draft in this round.
@@ -473,6 +519,146 @@ class Proposer(Protocol):
 
     def memory_bytes(self) -> int:
         """Weights and caches of the proposer, in bytes."""
+        ...
+
+
+@dataclass(slots=True, eq=False, kw_only=True)
+class Feed:
+    """What one sequence puts into one forward of a backend, and what came out.
+
+    Row i of the first `count` is `tokens[cached + written + i]`, with `cached` the tokens that the backend has of the
+    sequence; the nodes of the draft follow, each at its own depth behind them.
+
+    Args:
+        request_id: the sequence.
+        tokens: all its tokens, from position 0 on.
+        count: how many pending tokens are fed.
+        prompt_len: how many of `tokens` are the prompt; 0 where that does not matter.
+        draft: candidates fed behind the pending tokens.
+        logit_rows: how many of the last rows need scores.
+        written: rows behind the cached ones that earlier forwards of this round wrote and nobody has committed.
+        kept: for `commit`: accepted nodes of the draft, from the first candidate down.
+        scores: after `verify`: `[logit_rows, vocab]`, the target's logits.
+        hidden: after `verify`: `[count + len(draft), num_taps, hidden]`; None without taps.
+        broken: after `verify`: rows whose numbers are not finite. Nobody reads their keys and values again.
+    """
+
+    request_id: str
+    tokens: Sequence[int]
+    count: int
+    prompt_len: int = 0
+    draft: Draft = EMPTY_DRAFT
+    logit_rows: int = 1
+    written: int = 0
+    kept: tuple[int, ...] = ()
+    scores: Tensor | None = None
+    hidden: Tensor | None = None
+    broken: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Caps:
+    """What a backend can do, as data.
+
+    Args:
+        vocab_size: rows of its output matrix.
+        max_context: most tokens of one sequence, by the model.
+        num_layers: of the model; a tap is a number from 0 (the embedding) to this.
+        invariant: a row's bits do not depend on the rows beside it.
+        trees: drafts may branch.
+        rollback: the rows behind the cached tokens can be given up again; without it nothing can be verified.
+        weight_bytes: what the weights take in memory.
+    """
+
+    vocab_size: int
+    max_context: int
+    num_layers: int = 1
+    invariant: bool = False
+    trees: bool = True
+    rollback: bool = True
+    weight_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """How full the cache of a backend is, in tokens.
+
+    Args:
+        free: tokens that a new sequence may take, those of prefixes that nobody uses included.
+        total: tokens of the whole cache.
+        unit: tokens are given out in multiples of this.
+    """
+
+    free: int
+    total: int
+    unit: int = 1
+
+    def fits(self, tokens: int) -> bool:
+        """Whether one more sequence of so many tokens has room."""
+        return -(-tokens // self.unit) * self.unit <= self.free
+
+
+class Backend(Protocol):
+    """Where a model runs: the only door to it, for a target, a draft model and the layers of a drafter alike.
+
+    The life of a sequence: `admit`, then for each round `reserve`, `verify`, `commit`, and `release` at the end, from
+    whatever state. Its cache is its own affair.
+    """
+
+    @property
+    def caps(self) -> Caps: ...
+
+    def admit(self, request_id: str, tokens: Sequence[int], *, prompt_len: int = 0, salt: str = "") -> int:
+        """Take a sequence in; return how many of its first tokens are cached already, at most all but one."""
+        ...
+
+    def length(self, request_id: str) -> int:
+        """Return the number of tokens whose rows are committed."""
+        ...
+
+    def reserve(self, request_id: str, extra: int) -> bool:
+        """Make room for `extra` rows behind the committed ones; False, and no change, when short."""
+        ...
+
+    def room(self) -> Room:
+        """Return how full the cache is."""
+        ...
+
+    def verify(self, feeds: Sequence[Feed], *, taps: Sequence[int] = (), num_layers: int | None = None) -> None:
+        """Compute all rows in one forward and fill `scores`, `hidden` and `broken` of each feed.
+
+        Args:
+            taps: layers whose outputs are returned; 0 is the embedding.
+            num_layers: leave after this many layers, for the final norm and the head; None runs all.
+        """
+        ...
+
+    def commit(self, feeds: Sequence[Feed]) -> None:
+        """Keep the pending rows and the nodes in `kept`; give the rest of the reservation back."""
+        ...
+
+    def truncate(self, request_id: str, length: int) -> int:
+        """Forget the rows from `length` on; return the new length, which may be lower."""
+        ...
+
+    def release(self, request_ids: Iterable[str], *, publish: bool = True) -> None:
+        """Let sequences go. With `publish` false nothing of them may be found as a prefix by others."""
+        ...
+
+    def computed_rows(self, rows: int) -> int:
+        """Return how many rows a forward of `rows` rows really computes."""
+        ...
+
+    def time_rows(self, rows: int, clock: Callable[[], float]) -> float:
+        """Return the seconds of one forward of `rows` rows without context; nothing of it is kept."""
+        ...
+
+    def memory_bytes(self) -> int:
+        """Return the bytes of weights and cache."""
+        ...
+
+    def check_integrity(self) -> None:
+        """Raise AssertionError where the books of the cache do not agree."""
         ...
 
 

@@ -117,7 +117,7 @@ def test_the_evidence_tells_how_much_was_put_to_the_test(honest: Audit) -> None:
 
 def test_nothing_is_left_in_the_engines(exact: Subject, honest: Audit) -> None:
     for one in (exact.plain, exact.speculative):
-        assert not one.has_work and not one.observers and one.kv.pool.in_use == 0
+        assert not one.has_work and not one.observers and one.backend.kv.pool.in_use == 0
 
 
 def test_the_same_seed_gives_the_same_audit(honest: Audit) -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from gamaneh.core import FinishReason, StepOutput
+from gamaneh.core import FinishReason, Request, StepOutput
 from gamaneh.engine.engine import Engine
 from gamaneh.options import SamplingParams
 
@@ -45,13 +45,13 @@ def drain(engine: Engine) -> dict[str, Answer]:
 def run(engine: Engine, requests: Mapping[str, tuple[Sequence[int], SamplingParams]]) -> dict[str, Answer]:
     """Add the requests and drain the engine."""
     for request_id, (prompt, params) in requests.items():
-        engine.add(prompt, params, request_id=request_id)
+        engine.add(Request(prompt, params, id=request_id))
     return drain(engine)
 
 
 def assert_idle(engine: Engine) -> None:
     """Nothing is held when nothing runs, but for the reusable prefixes."""
-    assert engine.kv.pool.in_use == 0
+    assert engine.backend.kv.pool.in_use == 0
     engine.check_integrity()
 
 

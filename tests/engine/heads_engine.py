@@ -18,7 +18,7 @@ from gamaneh.heads.artifact import Artifact, mark_target, tensors_of
 from gamaneh.heads.registry import HEAD_KINDS
 from gamaneh.heads.trainable import TrainBatch
 from gamaneh.kv import KVCache
-from gamaneh.models.batch import Feed
+from gamaneh.kv.placing import Placed
 from gamaneh.models.loading import LoadedModel
 from gamaneh.models.runner import DecoderRunner
 from gamaneh.options import EngineOptions, SamplingParams, SpeculationOptions
@@ -109,7 +109,7 @@ def text_batch(target: LoadedModel, tokens: Sequence[int], layers: Sequence[int]
     config = target.config
     pages = KVCache(config.num_layers, 32, 16, config.num_kv_heads, config.head_dim, target.dtype)
     runner = DecoderRunner(target.decoder, pages, invariant=False)
-    feed = Feed(tokens, 0, len(tokens), range(16, 16 + len(tokens)))
+    feed = Placed(tokens, 0, len(tokens), range(16, 16 + len(tokens)))
     hidden = runner.forward([feed], taps=layers).hidden[0].clone()
     ids = torch.tensor([list(tokens)])
     return TrainBatch(ids, hidden[None], torch.ones_like(ids, dtype=torch.bool))

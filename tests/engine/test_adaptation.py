@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from gamaneh.control.quarantine import FIRST_ROUNDS, Fault
-from gamaneh.core import PLAIN, Draft, ReasonCode, ReasonDetails, StepReport
+from gamaneh.core import PLAIN, Draft, ReasonCode, ReasonDetails, Request, StepReport
 from gamaneh.engine.calibration import calibrate
 from gamaneh.engine.engine import Engine
 from gamaneh.options import EngineOptions, SamplingParams, SpeculationOptions
@@ -40,7 +40,7 @@ def engine_for(seconds, accuracy: float = 0.0, token_seconds: float = 0.002, spe
     engine = scripted_engine(
         runner, ByteTokenizer(), proposer=proposer, speculation=speculation, options=options, clock=clock
     )
-    calibrate(engine.cost, runner, clock=clock)
+    calibrate(engine.cost, engine.backend, clock=clock)
     clock.now = 0.0
     return engine
 
@@ -50,7 +50,7 @@ def serve(engine: Engine, batch: int = 1, tokens: int | None = None, name: str =
     engine.observers.append(reports.append)
     for at in range(batch):
         params = SamplingParams(max_tokens=tokens or TOKENS[batch], ignore_eos=True)
-        engine.add([at, 1], params, request_id=f"{name}{at}")
+        engine.add(Request([at, 1], params, id=f"{name}{at}"))
     while engine.has_work:
         engine.step()
     engine.observers.remove(reports.append)
@@ -94,7 +94,7 @@ class TestNeverSlower:
             engine = engine_for(flat, 0.9, 0.006, speculation)
             engine.proposers["scripted"].lag_seconds = 1e-3
             for at in range(10):
-                engine.add([at] + [1] * 99, SamplingParams(max_tokens=96, ignore_eos=True))
+                engine.add(Request([at] + [1] * 99, SamplingParams(max_tokens=96, ignore_eos=True)))
                 while engine.has_work:
                     engine.step()
             return engine.clock()
@@ -126,7 +126,7 @@ class TestOffAndOn:
         def output(engine: Engine) -> dict[str, list[int]]:
             tokens: dict[str, list[int]] = {}
             for at in range(3):
-                engine.add([at, 1], SamplingParams(max_tokens=60, ignore_eos=True), request_id=f"r{at}")
+                engine.add(Request([at, 1], SamplingParams(max_tokens=60, ignore_eos=True), id=f"r{at}"))
             while engine.has_work:
                 for step in engine.step():
                     tokens.setdefault(step.request_id, []).extend(step.tokens)
@@ -182,7 +182,7 @@ class TestFallback:
 class TestSnapshot:
     def test_it_tells_what_is_done_and_why(self) -> None:
         engine = engine_for(flat, accuracy=1.0)
-        engine.add([1], SamplingParams(max_tokens=400, ignore_eos=True), request_id="r")
+        engine.add(Request([1], SamplingParams(max_tokens=400, ignore_eos=True), id="r"))
         for _ in range(10):
             engine.step()
         snapshot = engine.steering.snapshot()

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from conftest import Answer
 
-from gamaneh.core import FinishReason
+from gamaneh.core import FinishReason, Request
 from gamaneh.engine.async_engine import AsyncEngine, RequestStream
 from gamaneh.errors import EngineStopped, InvalidRequest
 from gamaneh.options import SamplingParams, SpeculationOptions
@@ -67,7 +67,7 @@ async def collect(stream: RequestStream) -> Answer:
 
 
 async def ask(engine: AsyncEngine, name: str, params: SamplingParams, prompt: list[int] = PROMPT) -> Answer:
-    return await collect(await engine.submit(prompt, params, request_id=name))
+    return await collect(await engine.submit(Request(prompt, params, id=name)))
 
 
 def run(coroutine: Coroutine[Any, Any, Any]) -> Any:
@@ -79,7 +79,7 @@ def run(coroutine: Coroutine[Any, Any, Any]) -> Any:
 
 def plain_answer(params: SamplingParams, prompt: list[int]) -> list[int]:
     engine = scripted_engine(ScriptedRunner(hashed(VOCAB), VOCAB), ByteTokenizer())
-    engine.add(prompt, params)
+    engine.add(Request(prompt, params))
     tokens: list[int] = []
     while engine.has_work:
         tokens += [token for output in engine.step() for token in output.tokens]
@@ -105,7 +105,7 @@ def test_a_request_that_breaks_a_rule_is_refused_to_its_caller_alone() -> None:
     async def both(engine: AsyncEngine) -> Answer:
         good = asyncio.create_task(ask(engine, "good", SamplingParams(max_tokens=9)))
         with pytest.raises(InvalidRequest, match="prompt must hold at least one token"):
-            await engine.submit([], SamplingParams(), request_id="bad")
+            await engine.submit(Request([], SamplingParams(), id="bad"))
         return await good
 
     with running() as engine:
@@ -114,7 +114,7 @@ def test_a_request_that_breaks_a_rule_is_refused_to_its_caller_alone() -> None:
 
 def test_the_stream_sums_up_its_rounds() -> None:
     async def stats(engine: AsyncEngine) -> tuple[int, int]:
-        stream = await engine.submit(PROMPT, SamplingParams(max_tokens=12, ignore_eos=True), request_id="r")
+        stream = await engine.submit(Request(PROMPT, SamplingParams(max_tokens=12, ignore_eos=True), id="r"))
         answer = await collect(stream)
         by_proposer = stream.stats.by_proposer.values()
         return sum(stats.emitted for stats in by_proposer), len(answer.tokens)
@@ -130,7 +130,7 @@ class TestAbort:
         runner = GatedRunner(hashed(VOCAB), VOCAB)
 
         async def cut(engine: AsyncEngine) -> Answer:
-            stream = await engine.submit(PROMPT, ENDLESS, request_id="r")
+            stream = await engine.submit(Request(PROMPT, ENDLESS, id="r"))
             assert await asyncio.to_thread(runner.reached.acquire, timeout=5)
             engine.abort("r")
             runner.go.release()
@@ -138,14 +138,14 @@ class TestAbort:
 
         with running(runner) as engine:
             answer = run(cut(engine))
-            assert engine.call(lambda: engine.engine.kv.pool.in_use).result(5) == 0
+            assert engine.call(lambda: engine.engine.backend.kv.pool.in_use).result(5) == 0
         assert (answer.finish_reason, len(runner.forwards)) == (FinishReason.ABORT, 1)
 
     def test_the_others_go_on_unchanged(self) -> None:
         params = SamplingParams(max_tokens=40, ignore_eos=True)
 
         async def cut_half(engine: AsyncEngine) -> list[Answer]:
-            streams = [await engine.submit([at, *PROMPT], params, request_id=f"r{at}") for at in range(4)]
+            streams = [await engine.submit(Request([at, *PROMPT], params, id=f"r{at}")) for at in range(4)]
             for stream in streams[::2]:
                 engine.abort(stream.request_id)
             return [await collect(stream) for stream in streams[1::2]]
@@ -158,9 +158,9 @@ class TestAbort:
         runner = GatedRunner(hashed(VOCAB), VOCAB)
 
         async def cancel(engine: AsyncEngine) -> None:
-            await engine.submit(PROMPT, ENDLESS, request_id="busy")
+            await engine.submit(Request(PROMPT, ENDLESS, id="busy"))
             assert await asyncio.to_thread(runner.reached.acquire, timeout=5)
-            queueing = asyncio.create_task(engine.submit(PROMPT, ENDLESS, request_id="late"))
+            queueing = asyncio.create_task(engine.submit(Request(PROMPT, ENDLESS, id="late")))
             await asyncio.sleep(0)
             queueing.cancel()
             with pytest.raises(asyncio.CancelledError):
@@ -174,7 +174,7 @@ class TestAbort:
 
     def test_a_stream_whose_loop_is_closed_is_aborted(self) -> None:
         with running() as engine:
-            run(engine.submit(PROMPT, SamplingParams(max_tokens=200, ignore_eos=True), request_id="r"))
+            run(engine.submit(Request(PROMPT, SamplingParams(max_tokens=200, ignore_eos=True), id="r")))
             answer = run(ask(engine, "next", SamplingParams(max_tokens=5, ignore_eos=True)))
             assert engine.call(lambda: engine.engine.has_work).result(5) is False
         assert len(answer.tokens) == 5
@@ -185,9 +185,9 @@ class TestDeath:
         runner = GatedRunner(hashed(VOCAB), VOCAB)
 
         async def three(engine: AsyncEngine) -> list[Any]:
-            streams = [await engine.submit(PROMPT, ENDLESS, request_id="r0")]
+            streams = [await engine.submit(Request(PROMPT, ENDLESS, id="r0"))]
             assert await asyncio.to_thread(runner.reached.acquire, timeout=5)
-            waiting = [asyncio.create_task(engine.submit(PROMPT, ENDLESS, request_id=f"r{at}")) for at in (1, 2)]
+            waiting = [asyncio.create_task(engine.submit(Request(PROMPT, ENDLESS, id=f"r{at}"))) for at in (1, 2)]
             await asyncio.sleep(0)
             runner.fault = ValueError("a broken kernel")
             runner.go.release(10)
@@ -228,10 +228,10 @@ class TestStop:
         params = SamplingParams(max_tokens=30, ignore_eos=True)
 
         async def drain(engine: AsyncEngine) -> Answer:
-            stream = await engine.submit(PROMPT, params, request_id="r")
+            stream = await engine.submit(Request(PROMPT, params, id="r"))
             assert await asyncio.to_thread(runner.reached.acquire, timeout=5)
             engine.drain(10)
-            late = asyncio.create_task(engine.submit(PROMPT, params, request_id="late"))
+            late = asyncio.create_task(engine.submit(Request(PROMPT, params, id="late")))
             await asyncio.sleep(0)
             runner.go.release(1000)
             answer = await collect(stream)
@@ -246,7 +246,7 @@ class TestStop:
         runner = GatedRunner(hashed(VOCAB), VOCAB)
 
         async def cut(engine: AsyncEngine) -> None:
-            stream = await engine.submit(PROMPT, ENDLESS, request_id="r")
+            stream = await engine.submit(Request(PROMPT, ENDLESS, id="r"))
             assert await asyncio.to_thread(runner.reached.acquire, timeout=5)
             engine.drain(0)
             runner.go.release()
@@ -256,7 +256,7 @@ class TestStop:
         with running(runner) as engine:
             run(cut(engine))
             engine.stop()
-        assert (engine.failure, engine.load().running, engine.engine.kv.pool.in_use) == (None, 0, 0)
+        assert (engine.failure, engine.load().running, engine.engine.backend.kv.pool.in_use) == (None, 0, 0)
 
     def test_an_engine_that_never_started_refuses(self) -> None:
         engine = AsyncEngine(speculating(ScriptedRunner(hashed(VOCAB), VOCAB), hashed(VOCAB)))
@@ -269,7 +269,7 @@ def test_the_load_is_told_without_waiting_for_a_step() -> None:
     runner = GatedRunner(hashed(VOCAB), VOCAB)
 
     async def busy(engine: AsyncEngine, look: Callable[[], None]) -> None:
-        await engine.submit(PROMPT, ENDLESS, request_id="r")
+        await engine.submit(Request(PROMPT, ENDLESS, id="r"))
         runner.go.release()
         for _ in range(2):
             assert await asyncio.to_thread(runner.reached.acquire, timeout=5)
@@ -287,7 +287,7 @@ def test_the_load_is_told_without_waiting_for_a_step() -> None:
 
 def test_the_times_of_a_request_are_known_at_its_end() -> None:
     async def timeline(engine: AsyncEngine) -> Any:
-        stream = await engine.submit(PROMPT, SamplingParams(max_tokens=6, ignore_eos=True), request_id="r")
+        stream = await engine.submit(Request(PROMPT, SamplingParams(max_tokens=6, ignore_eos=True), id="r"))
         await collect(stream)
         return stream.timeline
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 
-from gamaneh.core import AUTO, StepReport
+from gamaneh.backends.paged import PagedBackend
+from gamaneh.core import AUTO, Request, StepReport
 from gamaneh.engine.engine import Engine
 from gamaneh.kv import BlockPool, KVManager
 from gamaneh.options import EngineOptions, SamplingParams, SpeculationOptions
@@ -42,10 +43,9 @@ def engine_for(script, speculation: SpeculationOptions) -> Engine:
     target.forward = timed
     runner = TimedDraftRunner(script, VOCAB, num_blocks=128, block_size=16, max_context=1024)
     runner.clock = clock
-    model = DraftModelProposer(runner, KVManager(BlockPool(128, 16), runner.cache), vocab_size=VOCAB)
+    model = DraftModelProposer(PagedBackend(runner, KVManager(BlockPool(128, 16), runner.cache)), vocab_size=VOCAB)
     return Engine(
-        target,
-        KVManager(BlockPool(128, 16), target.cache),
+        PagedBackend(target, KVManager(BlockPool(128, 16), target.cache)),
         ByteTokenizer(),
         proposers={"draft_model": model, "lookup": LookupProposer()},
         speculation=speculation,
@@ -57,7 +57,7 @@ def engine_for(script, speculation: SpeculationOptions) -> Engine:
 def serve(engine: Engine, prompt: list[int], name: str = "r") -> tuple[list[int], list[StepReport]]:
     reports: list[StepReport] = []
     engine.observers.append(reports.append)
-    engine.add(prompt, PARAMS, request_id=name)
+    engine.add(Request(prompt, PARAMS, id=name))
     tokens: list[int] = []
     while engine.has_work:
         tokens += [token for output in engine.step() for token in output.tokens]
@@ -87,7 +87,7 @@ def test_a_draft_cache_that_fell_behind_catches_up() -> None:
     model = engine.proposers["draft_model"].reader
     reports: list[StepReport] = []
     engine.observers.append(reports.append)
-    engine.add([1, 2, 3], PARAMS, request_id="r")
+    engine.add(Request([1, 2, 3], PARAMS, id="r"))
     for _ in range(5):
         engine.step()
     forwards, held = len(model.runner.forwards), model.kv.length("r")

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from conftest import assert_idle, drain
 from torch import Tensor
 
-from gamaneh.core import FinishReason
+from gamaneh.core import FinishReason, Request
 from gamaneh.options import SamplingParams, SpeculationOptions
 from gamaneh.testing import ByteTokenizer, ScriptedProposer, ScriptedRunner, hashed, scripted_engine
 
@@ -34,8 +34,8 @@ class BreakingGrammar:
 
 def test_the_others_go_on_and_its_blocks_are_free() -> None:
     engine = scripted_engine(ScriptedRunner(hashed(VOCAB), VOCAB), ByteTokenizer())
-    engine.add([1, 2, 3], PARAMS, request_id="well")
-    engine.add([1, 2, 3], PARAMS, request_id="broken", mask=BreakingGrammar())
+    engine.add(Request([1, 2, 3], PARAMS, id="well"))
+    engine.add(Request([1, 2, 3], PARAMS, id="broken", mask=BreakingGrammar()))
     answers = drain(engine)
     assert (answers["broken"].finish_reason, answers["broken"].error) == (
         FinishReason.ERROR,
@@ -58,7 +58,7 @@ def test_the_tokens_before_a_bad_row_are_those_of_plain_decoding() -> None:
         speculation = SpeculationOptions(proposer="scripted", draft_length=8) if proposer else None
         runner = ScriptedRunner(script, VOCAB)
         engine = scripted_engine(runner, ByteTokenizer(), proposer=proposer, speculation=speculation)
-        engine.add([1, 2, 3], PARAMS, request_id="broken")
+        engine.add(Request([1, 2, 3], PARAMS, id="broken"))
         answer = drain(engine)["broken"]
         outcomes.append((answer.tokens, answer.finish_reason, answer.error))
         assert_idle(engine)

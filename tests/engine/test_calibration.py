@@ -6,8 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from gamaneh.backends.paged import PagedBackend
 from gamaneh.control.cost import CostModel
 from gamaneh.engine.calibration import MEASURED_ROWS, REPEATS, calibrate, costs_file, measure
+from gamaneh.kv import BlockPool, KVManager
 from gamaneh.testing import SimulatedClock, TimedRunner, hashed
 
 VOCAB = 20
@@ -18,8 +20,13 @@ class Machine:
 
     def __init__(self, pace: float = 1.0, tile: int = 1) -> None:
         self.clock = SimulatedClock()
-        self.target = TimedRunner(hashed(VOCAB), VOCAB, self.clock, lambda rows, _: pace * (1 + rows / 16), tile=tile)
-        self.draft = TimedRunner(hashed(VOCAB), VOCAB, self.clock, lambda rows, _: pace * 0.1)
+        self.target, self.draft = (
+            PagedBackend(runner, KVManager(BlockPool(4, 16), runner.cache))
+            for runner in (
+                TimedRunner(hashed(VOCAB), VOCAB, self.clock, lambda rows, _: pace * (1 + rows / 16), tile=tile),
+                TimedRunner(hashed(VOCAB), VOCAB, self.clock, lambda rows, _: pace * 0.1),
+            )
+        )
 
     def calibrate(self, file: Path | None = None, *, with_draft: bool = True) -> CostModel:
         cost = CostModel(self.target.computed_rows)

@@ -9,6 +9,8 @@ import torch
 from conftest import drain
 from scipy.stats import chisquare
 
+from gamaneh.backends.paged import PagedBackend
+from gamaneh.core import Request
 from gamaneh.engine.engine import Engine
 from gamaneh.kv import BlockPool, KVManager
 from gamaneh.options import EngineOptions, SamplingParams, SpeculationOptions
@@ -24,17 +26,23 @@ REQUESTS, LENGTH = 600, 4
 def engine_with(rule: str, sampling: str, k: int) -> Engine:
     target, draft = (ScriptedRunner(constant(probs), 4, num_blocks=400, block_size=4) for probs in (TARGET, DRAFT))
     kv, draft_kv = (KVManager(BlockPool(400, 4, prefix_cache=False), runner.cache) for runner in (target, draft))
-    proposer = DraftModelProposer(draft, draft_kv, vocab_size=4, sampling=sampling)
+    proposer = DraftModelProposer(PagedBackend(draft, draft_kv), vocab_size=4, sampling=sampling)
     speculation = SpeculationOptions(proposer="draft_model", draft_length=k, rule=rule, draft_sampling=sampling)
     options = EngineOptions(max_batch=32, step_tokens=512)
     tokenizer = ByteTokenizer()
-    return Engine(target, kv, tokenizer, proposers={proposer.name: proposer}, speculation=speculation, options=options)
+    return Engine(
+        PagedBackend(target, kv),
+        tokenizer,
+        proposers={proposer.name: proposer},
+        speculation=speculation,
+        options=options,
+    )
 
 
 def p_values(engine: Engine, expected: list[float], **params) -> list[float]:
     """One for each position of the output, over many requests with different seeds."""
     for seed in range(REQUESTS):
-        engine.add([seed % 4], SamplingParams(seed=seed, max_tokens=LENGTH, ignore_eos=True, **params))
+        engine.add(Request([seed % 4], SamplingParams(seed=seed, max_tokens=LENGTH, ignore_eos=True, **params)))
     answers = drain(engine).values()
     support = [token for token, prob in enumerate(expected) if prob > 0]
     values = []

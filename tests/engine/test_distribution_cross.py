@@ -9,7 +9,8 @@ import pytest
 from conftest import drain
 from scipy.stats import chisquare
 
-from gamaneh.core import StepReport
+from gamaneh.backends.paged import PagedBackend
+from gamaneh.core import Request, StepReport
 from gamaneh.engine.engine import Engine
 from gamaneh.kv import BlockPool, KVManager
 from gamaneh.options import EngineOptions, SamplingParams, SpeculationOptions
@@ -34,7 +35,7 @@ def probs(tokenizer: PieceTokenizer, law: dict[str, float]) -> list[float]:
 def scripted(tokenizer: PieceTokenizer, law: dict[str, float]) -> ReadyModel:
     runner = ScriptedRunner(constant(probs(tokenizer, law)), tokenizer.vocab_size, num_blocks=400, block_size=4)
     model = replace(tiny_model(), tokenizer=tokenizer)
-    return ReadyModel(model, runner, KVManager(BlockPool(400, 4, prefix_cache=False), runner.cache))
+    return ReadyModel(model, PagedBackend(runner, KVManager(BlockPool(400, 4, prefix_cache=False), runner.cache)))
 
 
 def engine_with(rule: str, bridge: str, sampling: str = "request") -> Engine:
@@ -48,8 +49,7 @@ def engine_with(rule: str, bridge: str, sampling: str = "request") -> Engine:
         min_confidence=0.0,
     )
     return Engine(
-        target.runner,
-        target.kv,
+        target.backend,
         OURS,
         proposers=build_proposers(Ingredients(speculation, target, draft)),
         speculation=speculation,
@@ -61,7 +61,7 @@ def p_values(engine: Engine) -> list[float]:
     """One for each position of the output, over many requests with different seeds."""
     for seed in range(REQUESTS):
         params = SamplingParams(seed=seed, max_tokens=LENGTH, ignore_eos=True, temperature=1.0)
-        engine.add(OURS.encode("same")[: 1 + seed % 4], params)
+        engine.add(Request(OURS.encode("same")[: 1 + seed % 4], params))
     answers = drain(engine).values()
     law = [(OURS.encode(text)[0], REQUESTS * share) for text, share in TARGET.items()]
     values = []

@@ -14,10 +14,11 @@ import pytest
 from conftest import drain
 from scipy.stats import chisquare
 
+from gamaneh.core import Request
 from gamaneh.engine.assembly import build_engine
 from gamaneh.engine.engine import Engine
 from gamaneh.kv import KVCache
-from gamaneh.models.batch import Feed
+from gamaneh.kv.placing import Placed
 from gamaneh.models.loading import LoadedModel
 from gamaneh.models.runner import DecoderRunner
 from gamaneh.options import EngineOptions, SamplingParams, SpeculationOptions
@@ -65,14 +66,14 @@ def next_chances(prefixes: Sequence[tuple[int, ...]]) -> list[list[float]]:
     feeds = []
     for at, prefix in enumerate(prefixes, start=1):
         text = [*PROMPT, *prefix]
-        feeds.append(Feed(text, 0, len(PROMPT), range(16 * at, 16 * at + len(text))))
+        feeds.append(Placed(text, 0, len(PROMPT), range(16 * at, 16 * at + len(text))))
     return [logits[-1].double().softmax(0).tolist() for logits in runner.forward(feeds).logits]
 
 
 def p_values(engine: Engine) -> list[float]:
     """One for each position of the output, over many requests with different seeds."""
     for seed in range(REQUESTS):
-        engine.add(PROMPT, SamplingParams(temperature=1.0, seed=seed, max_tokens=LENGTH, ignore_eos=True))
+        engine.add(Request(PROMPT, SamplingParams(temperature=1.0, seed=seed, max_tokens=LENGTH, ignore_eos=True)))
     answers = list(drain(engine).values())
     values = []
     for position, law in enumerate(laws()):

@@ -15,6 +15,7 @@ from conftest import drain
 from heads_engine import text_batch
 from scipy.stats import chisquare
 
+from gamaneh.core import Request
 from gamaneh.engine.assembly import build_engine
 from gamaneh.engine.engine import Engine
 from gamaneh.heads.artifact import Artifact
@@ -83,7 +84,7 @@ def p_values(engine: Engine, temperature: float, top_k: int) -> Iterator[float]:
     """One for each position of the output, over many requests with different seeds."""
     for seed in range(REQUESTS):
         params = SamplingParams(seed=seed, max_tokens=LENGTH, temperature=temperature, top_k=top_k, ignore_eos=True)
-        engine.add(PROMPT, params)
+        engine.add(Request(PROMPT, params))
     answers = drain(engine).values()
     for position, law in enumerate(laws(temperature, top_k)):
         counts = Counter(answer.tokens[position] for answer in answers)

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 
+from gamaneh.core import Request
 from gamaneh.engine.assembly import build_engine
 from gamaneh.errors import InvalidOption, TokenizerMismatch
 from gamaneh.models.loading import LoadedModel
@@ -52,7 +53,7 @@ def test_drafts_by_text_are_judged_by_match() -> None:
     rules = set()
     engine = build_engine(tiny_model(), drafting(OTHER), speculation(bridge="text"), OPTIONS)
     engine.observers.append(lambda report: rules.add(report.rule))
-    engine.add(list(b"the cat"), SamplingParams(temperature=1.0, max_tokens=8, ignore_eos=True))
+    engine.add(Request(list(b"the cat"), SamplingParams(temperature=1.0, max_tokens=8, ignore_eos=True)))
     while engine.has_work:
         engine.step()
     assert rules == {"match"}

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from conftest import Answer, assert_idle, drain, run
 
-from gamaneh.core import FinishReason, Needs, Origin, StepReport
+from gamaneh.core import FinishReason, Needs, Origin, Request, StepReport
 from gamaneh.errors import InvalidRequest
 from gamaneh.options import EngineOptions, SamplingParams, SpeculationOptions
 from gamaneh.testing import (
@@ -132,7 +132,7 @@ class TestContextBorder:
     def test_a_prompt_as_long_as_the_context_is_refused(self) -> None:
         engine = engine_for(hashed(VOCAB), k=16, max_context=64)
         with pytest.raises(InvalidRequest, match="prompt must hold at most 63 tokens"):
-            engine.add(list(range(64)))
+            engine.add(Request(list(range(64))))
 
     def test_a_prompt_that_is_only_read_may_fill_the_cache(self) -> None:
         engine = engine_for(hashed(VOCAB), max_context=256, num_blocks=16)
@@ -184,12 +184,12 @@ class TestAcceptance:
 
     def test_the_cache_lacks_the_last_token_only(self) -> None:
         engine = engine_for(hashed(VOCAB), k=4, accuracy=0.5)
-        engine.add(PROMPT, SamplingParams(max_tokens=40, ignore_eos=True), request_id="r")
+        engine.add(Request(PROMPT, SamplingParams(max_tokens=40, ignore_eos=True), id="r"))
         emitted = 0
         while engine.has_work:
             emitted += sum(len(output.emitted) for output in engine.step())
             if engine.has_work:
-                assert engine.kv.length("r") == len(PROMPT) + emitted - 1
+                assert engine.backend.kv.length("r") == len(PROMPT) + emitted - 1
 
     def test_origins_tell_accepted_corrected_and_bonus_tokens_apart(self) -> None:
         output = list(range(65, 91))
@@ -224,9 +224,9 @@ class TestChunkedPrefill:
         engine = engine_for(
             hashed(VOCAB), options=EngineOptions(max_batch=4, step_tokens=16), max_context=1024, num_blocks=512
         )
-        engine.add(PROMPT, SamplingParams(max_tokens=20, ignore_eos=True), request_id="short")
+        engine.add(Request(PROMPT, SamplingParams(max_tokens=20, ignore_eos=True), id="short"))
         engine.step()
-        engine.add([i % 250 for i in range(512)], SamplingParams(max_tokens=2), request_id="long")
+        engine.add(Request([i % 250 for i in range(512)], SamplingParams(max_tokens=2), id="long"))
         emitted = [output.request_id for _ in range(10) for output in engine.step()]
         assert emitted == ["short"] * 10
 
@@ -240,7 +240,7 @@ class TestMemory:
         for again in range(5):
             for at in range(40):
                 params = SamplingParams(max_tokens=1 + at % 9, stop=("a",), stop_token_ids=(at,))
-                engine.add([at, again, *PROMPT], params, request_id=f"r{at}")
+                engine.add(Request([at, again, *PROMPT], params, id=f"r{at}"))
                 if at % 5 == 0:
                     engine.abort(f"r{at - 1}" if at else "r0")
                 if at % 4 == 3:
@@ -253,12 +253,12 @@ class TestMemory:
         script, params = hashed(VOCAB), SamplingParams(max_tokens=30, ignore_eos=True)
         engine = engine_for(script, k=4, accuracy=0.5)
         for at in range(4):
-            engine.add([at, *PROMPT], params, request_id=f"r{at}")
+            engine.add(Request([at, *PROMPT], params, id=f"r{at}"))
         for _ in range(steps):
             engine.step()
         assert engine.abort("r0")
         assert engine.abort("r2")
-        assert "r0" not in engine.kv
+        assert "r0" not in engine.backend.kv
         outputs = drain(engine)
         assert set(outputs) == {"r1", "r3"}
         assert {"r0", "r2"} <= set(engine.proposers["scripted"].dropped)
@@ -349,19 +349,19 @@ class TestBadRequests:
     def test_the_field_the_rule_and_the_value_are_named(self, prompt, params, message) -> None:
         engine = engine_for(hashed(VOCAB))
         with pytest.raises(InvalidRequest, match=message):
-            engine.add(prompt, SamplingParams(**params))
+            engine.add(Request(prompt, SamplingParams(**params)))
         assert not engine.has_work
 
     def test_an_unknown_proposer_is_refused_by_name(self) -> None:
         engine = engine_for(hashed(VOCAB))
         with pytest.raises(InvalidRequest, match="proposer must be one of none, auto, got 'oracle'"):
-            engine.add([1], speculation=SpeculationOptions(proposer="oracle"))
+            engine.add(Request([1], drafting=SpeculationOptions(proposer="oracle")))
 
     def test_a_request_id_in_use_is_refused(self) -> None:
         engine = engine_for(hashed(VOCAB))
-        engine.add([1], request_id="same")
+        engine.add(Request([1], id="same"))
         with pytest.raises(InvalidRequest, match="request_id must not be in use"):
-            engine.add([1], request_id="same")
+            engine.add(Request([1], id="same"))
 
 
 class TestPromptLogprobs:

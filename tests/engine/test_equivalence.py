@@ -11,6 +11,7 @@ import pytest
 import torch
 from conftest import assert_idle, run
 
+from gamaneh.backends.paged import PagedBackend
 from gamaneh.core import StepReport
 from gamaneh.engine.engine import Engine
 from gamaneh.kv import BlockPool, KVCache, KVManager
@@ -29,7 +30,7 @@ def ready(model: LoadedModel, *, num_blocks: int, invariant: bool, prefix_cache:
     config, decoder = model.config, model.decoder
     kv_cache = KVCache(config.num_layers, num_blocks, 16, config.num_kv_heads, config.head_dim, decoder.dtype)
     manager = KVManager(BlockPool(num_blocks, 16, prefix_cache=prefix_cache), kv_cache)
-    return ReadyModel(model, DecoderRunner(decoder, kv_cache, invariant=invariant), manager)
+    return ReadyModel(model, PagedBackend(DecoderRunner(decoder, kv_cache, invariant=invariant), manager))
 
 
 def engine_for(
@@ -50,8 +51,7 @@ def engine_for(
         speculation, target, ready(draft_model, num_blocks=64, invariant=True, prefix_cache=False)
     )
     return Engine(
-        target.runner,
-        target.kv,
+        target.backend,
         ByteTokenizer(),
         proposers=build_proposers(ingredients),
         speculation=speculation,
@@ -124,7 +124,7 @@ def test_reused_prefixes_have_the_bits_of_computed_ones(dtype: torch.dtype) -> N
     engine = engine_for("llama", "draft_model", dtype)
     for _ in ("cold", "warm"):
         assert outputs(engine, "abcd", 1.0) == expected("llama", "abcd", 1.0, dtype)
-    assert engine.kv.stats.hit_tokens > 0
+    assert engine.backend.kv.stats.hit_tokens > 0
 
 
 def test_generated_tokens_are_not_reused_as_a_prompt() -> None:

@@ -12,7 +12,8 @@ from conftest import assert_idle, run
 from small_tokenizers import byte_level, sentence_piece
 from test_equivalence import ready
 
-from gamaneh.core import StepReport
+from gamaneh.backends.paged import PagedBackend
+from gamaneh.core import Request, StepReport
 from gamaneh.engine.engine import Engine
 from gamaneh.kv import BlockPool, KVManager
 from gamaneh.models.loading import LoadedModel
@@ -79,10 +80,9 @@ def engine_for(
     theirs = ready(small, num_blocks=100, invariant=False, prefix_cache=False)
     if script is not None:
         runner = ScriptedRunner(script, draft.vocab_size, num_blocks=400, max_context=2000)
-        theirs = ReadyModel(small, runner, KVManager(BlockPool(400, 4, prefix_cache=False), runner.cache))
+        theirs = ReadyModel(small, PagedBackend(runner, KVManager(BlockPool(400, 4, prefix_cache=False), runner.cache)))
     return Engine(
-        ours.runner,
-        ours.kv,
+        ours.backend,
         target,
         proposers=build_proposers(Ingredients(speculation, ours, theirs)),
         speculation=speculation,
@@ -102,7 +102,7 @@ def outputs(engine: Engine, names: str, temperature: float, length: int = 40) ->
     requests = {name: (prompt_of(name, engine.tokenizer), params_for(temperature, length)) for name in names}
     results = run(engine, requests)
     assert_idle(engine)
-    assert engine.proposers["draft_model"].reader.kv.pool.in_use == 0
+    assert engine.proposers["draft_model"].reader.backend.kv.pool.in_use == 0
     return {name: result.tokens for name, result in results.items()}
 
 
@@ -118,7 +118,7 @@ def plain(
     tokens = {}
     for name in TEXTS:
         large = ready(model(target, family, dtype, 0), num_blocks=100, invariant=True, prefix_cache=True)
-        engine = Engine(large.runner, large.kv, target, options=EngineOptions(max_batch=8, step_tokens=256))
+        engine = Engine(large.backend, target, options=EngineOptions(max_batch=8, step_tokens=256))
         request = {name: (prompt_of(name, target), params_for(temperature, length))}
         tokens[name] = run(engine, request)[name].tokens
     return tokens
@@ -177,7 +177,7 @@ def test_preemption_and_reused_prefixes(dtype: torch.dtype, bridge: str) -> None
     for _ in ("cold", "warm"):
         assert outputs(engine, "abcd", 1.0) == expected("abcd", 1.0, dtype=dtype)
     assert preempted
-    assert engine.kv.stats.hit_tokens > 0
+    assert engine.backend.kv.stats.hit_tokens > 0
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
@@ -213,7 +213,7 @@ def test_the_draft_model_reads_the_text_itself(target, draft, text: str) -> None
     ours, theirs = _tokenizer(target), _tokenizer(draft)
     text = text.replace("{special}", "<s>" if draft is sentence_piece else "<|im_start|>")
     engine = engine_for("text", target=ours, draft=theirs, num_blocks=200)
-    engine.add(ours.encode(text), SamplingParams(max_tokens=20, ignore_eos=True), request_id="r")
+    engine.add(Request(ours.encode(text), SamplingParams(max_tokens=20, ignore_eos=True), id="r"))
     transcriber = engine.proposers["draft_model"].bridge.transcriber
     while engine.has_work:
         engine.step()
@@ -230,7 +230,7 @@ def test_nothing_is_drafted_where_the_draft_models_context_is_full() -> None:
     reports: list[StepReport] = []
     engine.observers.append(reports.append)
     tokens = OURS.encode("ااا" * 150)
-    engine.add(tokens, SamplingParams(max_tokens=8, ignore_eos=True))
+    engine.add(Request(tokens, SamplingParams(max_tokens=8, ignore_eos=True)))
     while engine.has_work:
         engine.step()
     assert len(reports) == 7

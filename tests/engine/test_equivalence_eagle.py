@@ -140,7 +140,7 @@ def test_reused_prefixes_change_nothing(method: str) -> None:
     engine = engine_for(method, dtype=torch.bfloat16)
     for _ in ("cold", "warm"):
         assert outputs(engine, "abcd", 1.0) == expected("llama", "abcd", 1.0, torch.bfloat16)
-    assert engine.kv.stats.hit_tokens > 0
+    assert engine.backend.kv.stats.hit_tokens > 0
 
 
 @pytest.mark.parametrize("method", METHODS)

@@ -107,7 +107,7 @@ def test_reused_prefixes_change_nothing(method: str) -> None:
     engine = engine_for("llama", heads(method), torch.bfloat16)
     for _ in ("cold", "warm"):
         assert outputs(engine, "abcd", 0.0) == expected("llama", "abcd", 0.0, torch.bfloat16)
-    assert engine.kv.stats.hit_tokens > 0
+    assert engine.backend.kv.stats.hit_tokens > 0
 
 
 @pytest.mark.parametrize("method", HEADS)
@@ -117,7 +117,7 @@ def test_a_request_that_ends_inside_a_draft_frees_everything(method: str) -> Non
     params = SamplingParams(max_tokens=48, ignore_eos=True, stop_token_ids=(known[20],))
     (answer,) = run(engine, {"a": (PROMPTS["a"], params)}).values()
     assert answer.tokens == known[: known.index(known[20])]
-    assert engine.kv.pool.in_use == 0
+    assert engine.backend.kv.pool.in_use == 0
 
 
 @pytest.mark.parametrize("rule", ["match", "rejection", "block"])

@@ -13,7 +13,8 @@ from heads_engine import learned_heads
 from test_distribution import CELLS, TARGET, p_values
 from test_equivalence import PROCESSORS, PROMPTS, TEXT, params_for, ready
 
-from gamaneh.core import StepReport
+from gamaneh.backends.paged import PagedBackend
+from gamaneh.core import Request, StepReport
 from gamaneh.engine.assembly import build_engine
 from gamaneh.engine.engine import Engine
 from gamaneh.kv import BlockPool, KVManager
@@ -44,8 +45,7 @@ def engine_for(
     draft_model = ready(tiny_model(family, seed=1, dtype=dtype), num_blocks=96, invariant=True, prefix_cache=False)
     speculation = SpeculationOptions(proposer=proposer, draft_length=k, min_confidence=0.0, rule=rule)
     return Engine(
-        target.runner,
-        target.kv,
+        target.backend,
         ByteTokenizer(),
         proposers=build_proposers(Ingredients(speculation, target, draft_model)),
         speculation=speculation,
@@ -122,7 +122,7 @@ def test_answers_that_are_known_already_come_again(proposer: str, temperature: f
         reports.clear()
         assert outputs(engine, "abcd", temperature) == expected("llama", "abcd", temperature)
         rounds.append(len(reports))
-    assert engine.kv.stats.hit_tokens > 0
+    assert engine.backend.kv.stats.hit_tokens > 0
     assert rounds[1] < rounds[0] / 2
 
 
@@ -179,7 +179,7 @@ def test_a_salt_decides_who_is_shown_an_answer() -> None:
     accepted = {}
     for salt in ("alice", "bob", "alice"):
         reports.clear()
-        engine.add(PROMPTS["b"], params_for(1.0, 5), salt=salt)
+        engine.add(Request(PROMPTS["b"], params_for(1.0, 5), salt=salt))
         drain(engine)
         accepted.setdefault(salt, []).append(sum(report.accepted for report in reports))
     assert accepted["alice"][0] == accepted["bob"][0] < accepted["alice"][1]
@@ -212,12 +212,11 @@ def sampling_engine(rule: str, proposer: str) -> Engine:
     )
     kv, draft_kv = (KVManager(BlockPool(400, 4, prefix_cache=False), runner.cache) for runner in (target, draft))
     suffix = SuffixProposer(SharedStore(500, 8), max_context=8)
-    model = DraftModelProposer(draft, draft_kv, vocab_size=4, sampling="request")
+    model = DraftModelProposer(PagedBackend(draft, draft_kv), vocab_size=4, sampling="request")
     merged = PortfolioProposer({"suffix": suffix, "draft_model": model})
     speculation = SpeculationOptions(proposer=proposer, draft_length=3, rule=rule)
     return Engine(
-        target,
-        kv,
+        PagedBackend(target, kv),
         ByteTokenizer(),
         proposers={each.name: each for each in (suffix, merged)},
         speculation=speculation,

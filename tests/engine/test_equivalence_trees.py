@@ -33,9 +33,7 @@ def engine_for(
     small = ready(model, num_blocks=64, invariant=invariant_draft, prefix_cache=False)
     proposers = build_proposers(Ingredients(speculation, target, small))
     options = EngineOptions(max_batch=8, step_tokens=step_tokens)
-    return Engine(
-        target.runner, target.kv, ByteTokenizer(), proposers=proposers, speculation=speculation, options=options
-    )
+    return Engine(target.backend, ByteTokenizer(), proposers=proposers, speculation=speculation, options=options)
 
 
 def outputs(engine: Engine, names: str, temperature: float) -> dict[str, list[int]]:
@@ -43,7 +41,7 @@ def outputs(engine: Engine, names: str, temperature: float) -> dict[str, list[in
     engine.observers.append(reports.append)
     results = run(engine, {name: (PROMPTS[name], params_for(temperature, 5)) for name in names})
     assert_idle(engine)
-    assert engine.proposers["draft_model"].reader.kv.pool.in_use == 0
+    assert engine.proposers["draft_model"].reader.backend.kv.pool.in_use == 0
     assert any(report.drafted > report.depth for report in reports), "no draft has branched"
     return {name: result.tokens for name, result in results.items()}
 
@@ -87,7 +85,7 @@ def test_preemption_and_reused_prefixes(dtype: torch.dtype) -> None:
     for _ in ("cold", "warm"):
         assert outputs(engine, "abcd", 1.0) == expected("llama", "abcd", 1.0, dtype)
     assert preempted
-    assert engine.kv.stats.hit_tokens > 0
+    assert engine.backend.kv.stats.hit_tokens > 0
 
 
 @pytest.mark.parametrize("family", ["llama", "mistral", "gemma3"])

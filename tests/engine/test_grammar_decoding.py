@@ -14,11 +14,10 @@ from jsonschema import validate
 from test_equivalence import engine_for
 from torch import Tensor
 
-from gamaneh.core import EMPTY_DRAFT, Draft, FinishReason, Needs, StepReport
+from gamaneh.core import EMPTY_DRAFT, Draft, FinishReason, MaskSource, Needs, Request, StepReport
 from gamaneh.engine.engine import Engine
 from gamaneh.errors import BadLogits, InvalidRequest
 from gamaneh.options import SamplingParams, SpeculationOptions
-from gamaneh.sampling.edits import MaskSource
 from gamaneh.sampling.grammar import Frame, Grammar
 from gamaneh.testing import BYTE_VOCAB, EOS_ID, ByteTokenizer, ScriptedProposer, ScriptedRunner, hashed, scripted_engine
 
@@ -52,12 +51,12 @@ def params_for(seed: int, **changes) -> SamplingParams:
     return SamplingParams(**{**options, **changes})
 
 
-Request = tuple[Sequence[int], SamplingParams, MaskSource | None]
+Asked = tuple[Sequence[int], SamplingParams, MaskSource | None]
 
 
 def answers(engine: Engine, requests: Mapping[str, Request]) -> dict[str, Answer]:
     for name, (prompt, params, mask) in requests.items():
-        engine.add(prompt, params, request_id=name, mask=mask)
+        engine.add(Request(prompt, params, id=name, mask=mask))
     results = drain(engine)
     assert_idle(engine)
     return results
@@ -182,8 +181,8 @@ def test_the_target_computes_no_row_that_the_grammar_refuses() -> None:
     proposer = Suggesting(Draft.chain(b"Sure! Here"))
     engine = scripted(proposer)
     answer(engine)
-    assert engine.target.forwards
-    assert all(len(feed.parents) == 0 for feeds in engine.target.forwards for feed in feeds)
+    assert engine.backend.model.forwards
+    assert all(len(feed.parents) == 0 for feeds in engine.backend.model.forwards for feed in feeds)
 
 
 def test_rows_with_different_grammars_and_none_share_a_batch() -> None:

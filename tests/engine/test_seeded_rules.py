@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from conftest import drain
 
+from gamaneh.core import Request
 from gamaneh import LLM, Engine, EngineOptions, InvalidRequest, SamplingParams, SpeculationOptions
 from gamaneh.control.quarantine import Fault
 from gamaneh.testing import tiny_model
@@ -47,7 +48,7 @@ def tokens(rule: str, draft_length: int | None, clock: int, *, slow: bool = Fals
     engine = with_clock(llm_for(rule, draft_length).engine, clock)
     if slow:
         engine.quarantine.report("draft_model", "it takes more time than it saves", Fault.SLOW)
-    engine.add(PROMPT, SEEDED, request_id="a")
+    engine.add(Request(PROMPT, SEEDED, id="a"))
     return drain(engine)["a"].tokens
 
 
@@ -56,7 +57,7 @@ def test_draft_lengths_that_adapt_are_refused(rule: str) -> None:
     llm = llm_for(rule, None)
     message = f"seed must be left out with the rule {rule}, .* unless draft_length is fixed; .*, got 3"
     with pytest.raises(InvalidRequest, match=message):
-        llm.engine.add(PROMPT, SEEDED)
+        llm.engine.add(Request(PROMPT, SEEDED))
     (answer,) = llm.generate([PROMPT], SEEDED)
     assert answer.error is not None
     assert answer.error.startswith("seed must be left out")

@@ -8,7 +8,7 @@ import time
 import pytest
 from conftest import drain
 
-from gamaneh.core import BatchReport, FinishReason, Origin
+from gamaneh.core import BatchReport, FinishReason, Origin, Request
 from gamaneh.engine.engine import Engine
 from gamaneh.metrics.timeline import RequestTimeline
 from gamaneh.options import EngineOptions, SamplingParams, SpeculationOptions
@@ -45,7 +45,7 @@ def engine_for(k: int = 0, *, num_blocks: int = 64, step_tokens: int = 64) -> En
 
 def run_one(engine: Engine, **more: float) -> tuple[Log, RequestTimeline]:
     log = Log(engine)
-    engine.add(PROMPT, PARAMS, request_id="r", **more)
+    engine.add(Request(PROMPT, PARAMS, id="r", **more))
     drain(engine)
     return log, log.timelines["r"]
 
@@ -77,7 +77,7 @@ def test_the_caller_may_say_when_the_request_came_in() -> None:
 def test_an_aborted_request_ends_once() -> None:
     engine = engine_for()
     log = Log(engine)
-    engine.add(PROMPT, PARAMS, request_id="r")
+    engine.add(Request(PROMPT, PARAMS, id="r"))
     engine.step()
     engine.abort("r")
     assert (log.timelines["r"].finish_reason, log.timelines["r"].output_tokens) == (FinishReason.ABORT, 1)
@@ -94,7 +94,7 @@ def test_preemptions_are_marked() -> None:
     engine = engine_for(num_blocks=14)
     log = Log(engine)
     for name in "ab":
-        engine.add(PROMPT, PARAMS, request_id=name)
+        engine.add(Request(PROMPT, PARAMS, id=name))
     drain(engine)
     assert sum(len(timeline.preempted) for timeline in log.timelines.values()) == 1
     assert sum(report.preempted for report in log.batches) == 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from gamaneh.core import Request
 from gamaneh.errors import InvalidRequest
 from gamaneh.options import SamplingParams, SpeculationOptions
 from gamaneh.testing import ByteTokenizer, ScriptedProposer, ScriptedRunner, constant, scripted_engine
@@ -32,7 +33,7 @@ def test_they_are_never_emitted(absent: int, rule: str, temperature: float) -> N
         proposer=ScriptedProposer(script, ROWS, 1.0),
         speculation=SpeculationOptions(proposer="scripted", draft_length=3, rule=rule),
     )
-    engine.add([1, 2], SamplingParams(max_tokens=20, temperature=temperature, ignore_eos=True))
+    engine.add(Request([1, 2], SamplingParams(max_tokens=20, temperature=temperature, ignore_eos=True)))
     tokens = []
     while engine.has_work:
         tokens += [token for output in engine.step() for token in output.tokens]
@@ -51,11 +52,11 @@ def test_they_are_refused_at_the_door(token: int, field: str) -> None:
     prompt = [1, token] if field == "prompt" else [1]
     reference = [token] if field == "reference" else []
     with pytest.raises(InvalidRequest, match=field):
-        engine.add(prompt, params, reference=reference)
+        engine.add(Request(prompt, params, reference=reference))
 
 
 def test_a_minimum_that_the_context_has_no_room_for_is_refused() -> None:
     engine = scripted_engine(ScriptedRunner(constant(likes(1)), ROWS, max_context=64), ByteTokenizer())
     with pytest.raises(InvalidRequest, match="min_tokens must be at most 54"):
-        engine.add([1] * 10, SamplingParams(min_tokens=55))
-    assert engine.add([1] * 10, SamplingParams(min_tokens=54))
+        engine.add(Request([1] * 10, SamplingParams(min_tokens=55)))
+    assert engine.add(Request([1] * 10, SamplingParams(min_tokens=54)))

@@ -20,7 +20,7 @@ from typer.testing import CliRunner
 
 from gamaneh import LLM, Engine, EngineOptions, SamplingParams, SpeculationOptions, StepOutput
 from gamaneh.cli.main import app as cli_app
-from gamaneh.core import BatchReport, StepReport
+from gamaneh.core import BatchReport, Request, StepReport
 from gamaneh.engine.async_engine import AsyncEngine
 from gamaneh.heads.artifact import Artifact, load_artifact, mark_target
 from gamaneh.models.fetch import find
@@ -193,9 +193,14 @@ def scripted(
     return pinned(scripted_engine(runner, ChatBytes(), proposer=proposer, speculation=chosen, options=options))
 
 
+def _request(prompt: Sequence[int], params: SamplingParams, options: Mapping[str, Any]) -> Request:
+    names = {"request_id": "id", "speculation": "drafting"}
+    return Request(prompt, params, **{names.get(name, name): value for name, value in options.items()})
+
+
 def add(engine: Engine, prompt: Sequence[int], params: SamplingParams, **options: Any) -> str:
     """Queue a request at an engine."""
-    return engine.add(prompt, params, **options)
+    return engine.add(_request(prompt, params, options))
 
 
 def watch(engine: Engine, rounds: Callable[[StepReport], None], steps: Callable[[BatchReport], None]) -> None:
@@ -207,7 +212,7 @@ def watch(engine: Engine, rounds: Callable[[StepReport], None], steps: Callable[
 def held_blocks(engine: Engine) -> int:
     """Blocks of the cache that are in use by requests."""
     engine.check_integrity()
-    return engine.kv.pool.in_use
+    return engine.backend.kv.pool.in_use
 
 
 def json_grammar(schema: Mapping[str, Any]) -> Grammar:
@@ -222,7 +227,7 @@ class Running:
         self._engine = engine
 
     async def submit(self, prompt: Sequence[int], params: SamplingParams, **options: Any) -> AsyncIterator[StepOutput]:
-        return await self._engine.submit(prompt, params, **options)
+        return await self._engine.submit(_request(prompt, params, options))
 
     def abort(self, request_id: str) -> None:
         self._engine.abort(request_id)

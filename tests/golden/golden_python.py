@@ -16,7 +16,7 @@ from typing import Any
 import golden_adapter as door
 
 from gamaneh import LLM, Engine, EngineOptions, Frame, GamanehError, Grammar, SamplingParams, SpeculationOptions
-from gamaneh.core import Origin, StepOutput, TokenLogprob
+from gamaneh.core import Origin, Request, StepOutput, TokenLogprob
 from gamaneh.metrics.collector import SpeculationStats
 from gamaneh.testing import EOS_ID, ByteTokenizer, PieceTokenizer, constant, fixed_output, hashed, tiny_model
 
@@ -97,7 +97,7 @@ class Ledger:
             self.steps[name] += getattr(report, name)
 
 
-Request = tuple[Sequence[int], SamplingParams, dict[str, Any]]
+Question = tuple[Sequence[int], SamplingParams, dict[str, Any]]
 
 
 def run(

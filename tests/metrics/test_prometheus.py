@@ -12,7 +12,7 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.parser import text_string_to_metric_families
 
 from gamaneh.control.quarantine import Fault
-from gamaneh.core import BatchReport, FinishReason, Origin, ReasonCode, StepReport
+from gamaneh.core import BatchReport, FinishReason, Origin, ReasonCode, Request, StepReport
 from gamaneh.metrics.prometheus import PrometheusMetrics
 from gamaneh.metrics.timeline import RequestTimeline
 from gamaneh.options import EngineOptions, SamplingParams, SpeculationOptions
@@ -274,7 +274,7 @@ class TestRunningEngine:
         metrics = PrometheusMetrics()
         metrics.attach(engine)
         for start in range(3):
-            engine.add(list(range(start, start + 10)), SamplingParams(max_tokens=12, ignore_eos=True))
+            engine.add(Request(list(range(start, start + 10)), SamplingParams(max_tokens=12, ignore_eos=True)))
         while engine.has_work:
             engine.step()
         return metrics

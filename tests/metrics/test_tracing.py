@@ -12,7 +12,7 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import StatusCode
 
-from gamaneh.core import FinishReason, ReasonCode, StepReport
+from gamaneh.core import FinishReason, ReasonCode, Request, StepReport
 from gamaneh.metrics import spans
 from gamaneh.metrics.spans import MOST_CHANGES, SpanTracing
 from gamaneh.metrics.timeline import RequestTimeline
@@ -169,7 +169,7 @@ def test_an_engine_makes_one_span_per_request(tracing: SpanTracing, exported: In
     )
     tracing.attach(engine)
     for name in "ab":
-        engine.add([1, 2, 3], SamplingParams(max_tokens=12, ignore_eos=True), request_id=name)
+        engine.add(Request([1, 2, 3], SamplingParams(max_tokens=12, ignore_eos=True), id=name))
     while engine.has_work:
         engine.step()
     found = {span.attributes["gen_ai.response.id"]: span for span in exported.get_finished_spans() if span.attributes}

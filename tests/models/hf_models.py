@@ -11,8 +11,9 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM, PretrainedConfig, PreTrainedModel
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
+from gamaneh.kv.placing import Placed
 from gamaneh.models.decoder import Decoder
-from gamaneh.models.runner import DecoderRunner, Feed
+from gamaneh.models.runner import DecoderRunner
 
 VOCAB = 96
 
@@ -130,7 +131,7 @@ def our_logits(decoder: Decoder, tokens: list[int]) -> Tensor:
     """`[num_tokens, vocab]`, from one forward over the whole sequence."""
     runner = DecoderRunner(decoder, FlatCache(decoder), invariant=False)
     slots = range(1, len(tokens) + 1)
-    feed = Feed(tokens, start=0, prompt_len=len(tokens), slots=slots, first_slot=1, logit_rows=len(tokens))
+    feed = Placed(tokens, start=0, prompt_len=len(tokens), slots=slots, first_slot=1, logit_rows=len(tokens))
     return runner.forward([feed]).logits[0]
 
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from gamaneh.kv import KVCache
-from gamaneh.models.batch import Feed
+from gamaneh.kv.placing import Placed
 from gamaneh.models.decoder import Decoder
 from gamaneh.models.runner import DecoderRunner
 from gamaneh.testing.tiny import TINY_CONFIGS, tiny_decoder
@@ -27,8 +27,8 @@ def slots_of(sequence: int, count: int) -> list[int]:
     return [block * BLOCK_SIZE + offset for block in blocks for offset in range(BLOCK_SIZE)][:count]
 
 
-def feed(tokens: list[int], start: int, stop: int, *, sequence: int = 0, prompt_len: int = len(PROMPT)) -> Feed:
-    return Feed(tokens[start:stop], start, prompt_len, slots_of(sequence, stop), logit_rows=stop - start)
+def feed(tokens: list[int], start: int, stop: int, *, sequence: int = 0, prompt_len: int = len(PROMPT)) -> Placed:
+    return Placed(tokens[start:stop], start, prompt_len, slots_of(sequence, stop), logit_rows=stop - start)
 
 
 def reference(decoder: Decoder, tokens: list[int], *, invariant: bool = False) -> torch.Tensor:
@@ -73,11 +73,11 @@ def test_invariant_logits_have_the_same_bits_beside_other_requests(dtype: torch.
     assert torch.equal(mixed.logits[1], reference(decoder, TOKENS, invariant=True)[70:77])
 
 
-def tree_feed(tokens: list[int], nodes: list[int], parents: tuple[int, ...], pending: int = 1) -> Feed:
+def tree_feed(tokens: list[int], nodes: list[int], parents: tuple[int, ...], pending: int = 1) -> Placed:
     """The last of `tokens` are pending and a tree follows them."""
     start = len(tokens) - pending
     slots = slots_of(0, len(tokens) + len(nodes))
-    return Feed([*tokens[start:], *nodes], start, len(PROMPT), slots, parents=parents, logit_rows=1 + len(nodes))
+    return Placed([*tokens[start:], *nodes], start, len(PROMPT), slots, parents=parents, logit_rows=1 + len(nodes))
 
 
 NODES, PARENTS = [5, 9, 77, 3, 200, 8], (-1, -1, 0, 0, 2, 1)

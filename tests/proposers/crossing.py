@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import torch
 
+from gamaneh.backends.paged import PagedBackend
 from gamaneh.core import ProposalRow, Use
 from gamaneh.kv import BlockPool, KVManager
 from gamaneh.options import SamplingParams
@@ -57,7 +58,7 @@ def proposer_over(
     runner = ScriptedRunner(script, vocab_size, num_blocks=options.pop("num_blocks", 200), max_context=2000)
     pool = BlockPool(runner.cache.num_blocks, runner.cache.block_size, prefix_cache=False)
     return DraftModelProposer(
-        runner, KVManager(pool, runner.cache), vocab_size=OURS.vocab_size, bridge=bridge, **options
+        PagedBackend(runner, KVManager(pool, runner.cache)), vocab_size=OURS.vocab_size, bridge=bridge, **options
     )
 
 

@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from gamaneh.backends.paged import PagedBackend
 from gamaneh.core import Draft, ProposalRow, Use
 from gamaneh.kv import BlockPool, KVManager
 from gamaneh.options import SamplingParams
@@ -23,7 +24,7 @@ def proposer_over(script: Script, *, max_context: int = 256, num_blocks: int = 1
     runner = ScriptedRunner(script, VOCAB, max_context=max_context, num_blocks=num_blocks)
     pool = BlockPool(num_blocks, runner.cache.block_size, prefix_cache=False)
     return DraftModelProposer(
-        runner, KVManager(pool, runner.cache), vocab_size=options.pop("vocab_size", VOCAB), **options
+        PagedBackend(runner, KVManager(pool, runner.cache)), vocab_size=options.pop("vocab_size", VOCAB), **options
     )
 
 
@@ -67,7 +68,7 @@ def test_long_prompts_are_read_in_pieces() -> None:
     proposer = proposer_over(script, max_context=2000, num_blocks=500)
     tokens = [at % VOCAB for at in range(CHUNK * 2 + 9)]
     assert proposer.propose([row(tokens)])[0].tokens == greedy(script, tokens, 4)
-    assert max(len(feed.tokens) for feeds in proposer.reader.runner.forwards for feed in feeds) <= CHUNK
+    assert max(len(feed.tokens) for feeds in proposer.reader.backend.model.forwards for feed in feeds) <= CHUNK
 
 
 def test_requests_are_drafted_in_one_batch_with_their_own_lengths() -> None:
@@ -76,7 +77,7 @@ def test_requests_are_drafted_in_one_batch_with_their_own_lengths() -> None:
     rows = [row([1, 2], 2, request_id="a"), row([3, 4, 5], 5, request_id="b")]
     drafts = proposer.propose(rows)
     assert [draft.tokens for draft in drafts] == [greedy(script, [1, 2], 2), greedy(script, [3, 4, 5], 5)]
-    assert len(proposer.reader.runner.forwards) == 5
+    assert len(proposer.reader.backend.model.forwards) == 5
 
 
 def test_nothing_is_drafted_beyond_the_draft_models_own_context() -> None:
@@ -94,7 +95,7 @@ def test_dropping_a_request_frees_its_blocks() -> None:
     proposer = proposer_over(hashed(VOCAB))
     proposer.propose([row([1, 2, 3])])
     proposer.drop(["r", "unknown"])
-    assert proposer.reader.kv.pool.in_use == 0
+    assert proposer.reader.backend.kv.pool.in_use == 0
 
 
 def test_a_path_ends_where_the_draft_model_is_not_sure() -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 
+from gamaneh.backends.paged import PagedBackend
 from gamaneh.core import ProposalRow, Use
 from gamaneh.engine.assembly import build_engine
 from gamaneh.errors import CorruptModel, InvalidOption
@@ -15,7 +16,7 @@ from gamaneh.heads.artifact import Artifact
 from gamaneh.heads.early_exit import ExitHead, blank_exit, load_exit
 from gamaneh.heads.trainable import TrainBatch
 from gamaneh.kv import BlockPool, KVCache, KVManager
-from gamaneh.models.batch import Feed
+from gamaneh.kv.placing import Placed
 from gamaneh.models.loading import LoadedModel
 from gamaneh.models.runner import DecoderRunner
 from gamaneh.options import EngineOptions, SamplingParams, SpeculationOptions
@@ -47,7 +48,7 @@ def cached(target: LoadedModel, tokens: Sequence[int] = TOKENS) -> tuple[Decoder
     runner, kv = DecoderRunner(target.decoder, cache, invariant=False), KVManager(BlockPool(16, 16), cache)
     kv.admit("r", tokens)
     kv.reserve("r", len(tokens) - 1)
-    runner.forward([Feed(tokens[:-1], 0, 0, kv.slots("r", 0, len(tokens) - 1))])
+    runner.forward([Placed(tokens[:-1], 0, 0, kv.slots("r", 0, len(tokens) - 1))])
     kv.commit("r", tokens, len(tokens) - 1)
     kv.reserve("r", 1 + DEPTH)
     return runner, kv
@@ -64,7 +65,7 @@ def shallow(target: LoadedModel, head: ExitHead | None, count: int) -> tuple[int
     text = list(TOKENS)
     for _ in range(count):
         runner, _ = cached(target, [*text, 0])
-        feed = Feed(text, 0, 0, range(16, 16 + len(text)))
+        feed = Placed(text, 0, 0, range(16, 16 + len(text)))
         forward = runner.forward([feed], taps=(1,), num_layers=1)
         logits = forward.logits[0][-1] if head is None else head(forward.hidden[0][-1, 0])
         found = int(logits.argmax())
@@ -73,22 +74,22 @@ def shallow(target: LoadedModel, head: ExitHead | None, count: int) -> tuple[int
     return tuple(text[len(TOKENS) :])
 
 
-def exits(target: LoadedModel, runner: DecoderRunner) -> dict[str, tuple[Exit, ExitHead | None]]:
+def exits(target: LoadedModel, backend: PagedBackend) -> dict[str, tuple[Exit, ExitHead | None]]:
     whole, part = (
         load_exit(tiny_heads(target, "early_exit", num_layers=1, draft_vocab=size), target) for size in (None, 30)
     )
     return {
-        "own": (OwnExit(runner, 1), None),
-        "trained": (TrainedExit(runner, whole, target.decoder), whole),
-        "reduced": (TrainedExit(runner, part, target.decoder), part),
+        "own": (OwnExit(backend, 1), None),
+        "trained": (TrainedExit(backend, whole, target.decoder), whole),
+        "reduced": (TrainedExit(backend, part, target.decoder), part),
     }
 
 
 @pytest.mark.parametrize("kind", ["own", "trained", "reduced"])
 def test_drafts_are_those_of_the_first_layers(target: LoadedModel, kind: str) -> None:
     runner, kv = cached(target)
-    exit_, head = exits(target, runner)[kind]
-    (draft,) = EarlyExitProposer(exit_, kv).propose([row()])
+    exit_, head = exits(target, PagedBackend(runner, kv))[kind]
+    (draft,) = EarlyExitProposer(exit_).propose([row()])
     assert draft.tokens == shallow(target, head, DEPTH)
 
 
@@ -98,20 +99,23 @@ def test_the_verify_computes_what_it_would_without_a_draft(target: LoadedModel) 
     for drafts in (False, True):
         runner, kv = cached(target)
         if drafts:
-            EarlyExitProposer(OwnExit(runner, 1), kv).propose([row()])
-        feed = Feed([TOKENS[-1], 9], len(TOKENS) - 1, 0, kv.slots("r", 0, len(TOKENS) + 1), None, (-1,), 2)
+            EarlyExitProposer(OwnExit(PagedBackend(runner, kv), 1)).propose([row()])
+        feed = Placed([TOKENS[-1], 9], len(TOKENS) - 1, 0, kv.slots("r", 0, len(TOKENS) + 1), None, (-1,), 2)
         feeds.append(runner.forward([feed]).logits[0])
     assert torch.equal(*feeds)
 
 
 def test_drafts_end_where_the_exit_is_unsure(target: LoadedModel) -> None:
     runner, kv = cached(target)
-    assert len(EarlyExitProposer(OwnExit(runner, 1), kv, min_confidence=1.0).propose([row()])[0]) == 0
+    assert len(EarlyExitProposer(OwnExit(PagedBackend(runner, kv), 1), min_confidence=1.0).propose([row()])[0]) == 0
 
 
 def test_nothing_but_the_way_out_takes_memory(target: LoadedModel) -> None:
     runner, kv = cached(target)
-    memory = {kind: EarlyExitProposer(exit_, kv).memory_bytes() for kind, (exit_, _) in exits(target, runner).items()}
+    memory = {
+        kind: EarlyExitProposer(exit_).memory_bytes()
+        for kind, (exit_, _) in exits(target, PagedBackend(runner, kv)).items()
+    }
     assert memory["own"] == 0
     assert 0 < memory["trained"] < memory["reduced"]
 
@@ -174,19 +178,22 @@ def test_candidates_are_layers_below_the_last() -> None:
 
 
 def test_the_choice_says_why(target: LoadedModel) -> None:
-    runner, _ = cached(target)
+    runner, kv = cached(target)
     trained = tiny_heads(target, "early_exit", num_layers=1)
-    assert choose_exit(target, runner, 1, None)[1] == "after 1 of 2 layers, as asked"
-    assert choose_exit(target, runner, None, trained)[1] == "after 1 of 2 layers, for which it was trained"
-    assert "measured" in choose_exit(target, runner, None, None)[1]
+    assert choose_exit(target, PagedBackend(runner, kv), 1, None)[1] == "after 1 of 2 layers, as asked"
+    assert (
+        choose_exit(target, PagedBackend(runner, kv), None, trained)[1]
+        == "after 1 of 2 layers, for which it was trained"
+    )
+    assert "measured" in choose_exit(target, PagedBackend(runner, kv), None, None)[1]
 
 
 def test_a_layer_that_cannot_be_left_is_refused(target: LoadedModel) -> None:
-    runner, _ = cached(target)
+    runner, kv = cached(target)
     with pytest.raises(InvalidOption, match="exit_layer must be below"):
-        choose_exit(target, runner, 2, None)
+        choose_exit(target, PagedBackend(runner, kv), 2, None)
     with pytest.raises(InvalidOption, match="exit_layer must be 1, for which"):
-        choose_exit(target, runner, 2, tiny_heads(target, "early_exit", num_layers=1))
+        choose_exit(target, PagedBackend(runner, kv), 2, tiny_heads(target, "early_exit", num_layers=1))
 
 
 def test_it_is_there_by_name_and_with_its_heads_only(target: LoadedModel) -> None:

@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from gamaneh.core import Proposer
+from gamaneh.backends.paged import PagedBackend
+from gamaneh.core import Proposer, Request
 from gamaneh.engine.engine import Engine
 from gamaneh.errors import InvalidOption
 from gamaneh.kv import BlockPool, KVCache, KVManager
@@ -53,19 +54,22 @@ def parts_for(proposer: str) -> Ingredients:
     config = target.config
     cache = KVCache(config.num_layers, 32, 16, config.num_kv_heads, config.head_dim, torch.float32)
     runner, kv = DecoderRunner(target.decoder, cache, invariant=True), KVManager(BlockPool(32, 16), cache)
-    return Ingredients(SpeculationOptions(proposer=proposer, draft_length=4), ReadyModel(target, runner, kv))
+    return Ingredients(
+        SpeculationOptions(proposer=proposer, draft_length=4), ReadyModel(target, PagedBackend(runner, kv))
+    )
 
 
 def answer(proposer: str) -> tuple[list[int], Engine]:
     parts = parts_for(proposer)
     engine = Engine(
-        parts.target.runner,
-        parts.target.kv,
+        parts.target.backend,
         ByteTokenizer(),
         proposers=build_proposers(parts),
         speculation=parts.options,
     )
-    engine.add(list(b"tick tock tick tock"), SamplingParams(max_tokens=40, temperature=1.0, seed=3, ignore_eos=True))
+    engine.add(
+        Request(list(b"tick tock tick tock"), SamplingParams(max_tokens=40, temperature=1.0, seed=3, ignore_eos=True))
+    )
     tokens: list[int] = []
     while engine.has_work:
         tokens += [token for output in engine.step() for token in output.tokens]

@@ -48,7 +48,7 @@ def test_another_character_than_the_one_begun_is_not_proposed() -> None:
     proposer = proposer_over(writes("the \N{WAVING HAND SIGN}"), TextBridge(transcriber()))
     begun = OURS.encode("the س")[:-1]
     assert len(proposer.propose([row(begun)])[0]) == 0
-    assert len(proposer.reader.runner.forwards) == 1
+    assert len(proposer.reader.backend.model.forwards) == 1
 
 
 def test_the_end_is_proposed_where_both_have_a_special_token_of_that_name() -> None:
@@ -76,7 +76,7 @@ def test_a_draft_model_with_small_tokens_is_not_waited_for_without_end() -> None
     bridge = TextBridge(transcriber(words, letters))
     proposer = proposer_over(writes(f"- {alphabet}", letters), bridge, vocab_size=letters.vocab_size)
     (draft,) = proposer.propose([row(words.encode("- "), 2)])
-    assert len(proposer.reader.runner.forwards) == PATIENCE * 3
+    assert len(proposer.reader.backend.model.forwards) == PATIENCE * 3
     assert words.decode(draft.tokens) == alphabet[: PATIENCE * 3]
 
 
@@ -92,7 +92,7 @@ def test_requests_are_drafted_in_one_batch() -> None:
     together = proposer_over(script, TextBridge(transcriber()))
     alone = [proposer_over(script, TextBridge(transcriber())).propose([one])[0] for one in rows]
     assert [draft.tokens for draft in together.propose(rows)] == [draft.tokens for draft in alone]
-    assert len(together.reader.runner.forwards) < sum(len(draft) for draft in alone) + 6
+    assert len(together.reader.backend.model.forwards) < sum(len(draft) for draft in alone) + 6
 
 
 def test_the_cache_follows_the_text_whatever_became_of_the_drafts() -> None:
@@ -106,7 +106,7 @@ def test_the_cache_follows_the_text_whatever_became_of_the_drafts() -> None:
         assert draft.tokens == tuple(tokens[read : read + 4])
         read += steps[read % len(steps)]
     proposer.drop(["r"])
-    assert proposer.reader.kv.pool.in_use == 0
+    assert proposer.reader.backend.kv.pool.in_use == 0
 
 
 def test_nothing_is_drafted_for_a_request_without_text() -> None:

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import pytest
 import torch
 
+from gamaneh.backends.paged import PagedBackend
 from gamaneh.core import ROOT, Draft, ProposalRow, Use
 from gamaneh.kv import BlockPool, KVManager
 from gamaneh.options import SamplingParams
@@ -22,7 +23,7 @@ def proposer_over(script: Script, *, branching: int = 3, max_context: int = 256,
     runner = ScriptedRunner(script, VOCAB, num_blocks=options.pop("num_blocks", 100), max_context=max_context)
     pool = BlockPool(runner.cache.num_blocks, runner.cache.block_size, prefix_cache=False)
     kv = KVManager(pool, runner.cache)
-    return DraftModelProposer(runner, kv, vocab_size=VOCAB, branching=branching, **options)
+    return DraftModelProposer(PagedBackend(runner, kv), vocab_size=VOCAB, branching=branching, **options)
 
 
 def row(tokens: Sequence[int], depth: int = 4, nodes: int = 12, *, request_id: str = "r", **params) -> ProposalRow:
@@ -137,17 +138,17 @@ def test_trees_and_chains_of_many_requests_grow_in_one_batch() -> None:
     together = proposer_over(script)
     shapes = [(draft.tokens, draft.parents) for draft in together.propose(rows)]
     assert shapes == [(draft.tokens, draft.parents) for draft in alone]
-    assert len(together.reader.runner.forwards) == 4
+    assert len(together.reader.backend.model.forwards) == 4
 
 
 def test_trees_keep_nothing_but_the_tokens_of_the_request() -> None:
     proposer = proposer_over(hashed(VOCAB))
     tokens = list(range(30))
     proposer.propose([row(tokens)])
-    assert proposer.reader.kv.length("r") == len(tokens) - 1
-    proposer.reader.kv.check_integrity()
+    assert proposer.reader.backend.kv.length("r") == len(tokens) - 1
+    proposer.reader.backend.kv.check_integrity()
     proposer.drop(["r"])
-    assert proposer.reader.kv.pool.in_use == 0
+    assert proposer.reader.backend.kv.pool.in_use == 0
 
 
 @pytest.mark.parametrize("options", [{"num_blocks": 3}, {"max_context": 12}])

@@ -15,7 +15,7 @@ import httpx
 
 from gamaneh.engine.async_engine import AsyncEngine
 from gamaneh.engine.engine import Engine
-from gamaneh.models.batch import Feed
+from gamaneh.kv.placing import Placed
 from gamaneh.models.runner import Forward
 from gamaneh.options import EngineOptions, SpeculationOptions
 from gamaneh.server.access import KeyRing
@@ -85,7 +85,7 @@ class Running:
         return self.service.engine.call(look).result(10)
 
     def blocks_in_use(self) -> int:
-        count: int = self.on_engine(lambda: self.engine.kv.pool.in_use)
+        count: int = self.on_engine(lambda: self.engine.backend.kv.pool.in_use)
         return count
 
 
@@ -150,7 +150,7 @@ class GatedRunner(ScriptedRunner):
         """Let this many forwards pass."""
         self._gate.release(forwards)
 
-    def forward(self, feeds: Sequence[Feed], *, taps: Sequence[int] = (), num_layers: int | None = None) -> Forward:
+    def forward(self, feeds: Sequence[Placed], *, taps: Sequence[int] = (), num_layers: int | None = None) -> Forward:
         assert self._gate.acquire(timeout=30)
         if self.fault is not None and len(self.forwards) >= self.fault_after:
             raise self.fault
@@ -177,6 +177,6 @@ def streamed(running: Running, path: str, **body: Any) -> list[dict[str, Any]]:
 class PacedRunner(ScriptedRunner):
     """Takes some milliseconds for each forward, as a small model does."""
 
-    def forward(self, feeds: Sequence[Feed], *, taps: Sequence[int] = (), num_layers: int | None = None) -> Forward:
+    def forward(self, feeds: Sequence[Placed], *, taps: Sequence[int] = (), num_layers: int | None = None) -> Forward:
         time.sleep(0.003)
         return super().forward(feeds, taps=taps)

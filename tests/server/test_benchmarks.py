@@ -29,8 +29,10 @@ def test_a_server_passes_the_soak(server: Running) -> None:
 
 def test_blocks_that_a_server_does_not_free_are_found(start, monkeypatch: pytest.MonkeyPatch) -> None:
     running = start(engine_for())
-    free = running.engine.kv.free
-    monkeypatch.setattr(running.engine.kv, "free", lambda name: None if name.startswith("chatcmpl") else free(name))
+    free = running.engine.backend.kv.free
+    monkeypatch.setattr(
+        running.engine.backend.kv, "free", lambda name: None if name.startswith("chatcmpl") else free(name)
+    )
     monkeypatch.setattr(over_http, "LOOKS", 1)
     effort = Effort(requests=3, shapes=1, concurrency=1, tokens=4, abort_share=0.0, error_share=0.0)
 

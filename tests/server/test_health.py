@@ -108,7 +108,7 @@ def test_a_long_step_is_not_an_illness(mortal: Running, runner: GatedRunner) -> 
             assert health(mortal) == 200
         runner.open()
         assert pending[0].result().status_code == 200
-    assert mortal.engine.kv.stats.admitted == 1
+    assert mortal.engine.backend.kv.stats.admitted == 1
 
 
 def test_a_step_without_end_is_one(start, runner: GatedRunner) -> None:
@@ -141,4 +141,4 @@ class TestEnd:
             runner.open(1)
             answers = [each.result() for each in pending]
         assert {answer.status_code for answer in answers} == {503}
-        assert running.engine.kv.pool.in_use == 0
+        assert running.engine.backend.kv.pool.in_use == 0

@@ -7,7 +7,7 @@ import json
 import pytest
 from jsonschema import validate
 
-from gamaneh.core import FinishReason
+from gamaneh.core import FinishReason, Request
 from gamaneh.errors import InvalidRequest
 from gamaneh.options import SamplingParams, SpeculationOptions
 from gamaneh.sampling.grammar import Grammar
@@ -54,7 +54,7 @@ def said(mask: Grammar, seed: int, *, k: int = 5) -> dict:
     proposer = ScriptedProposer(SCRIPT, BYTE_VOCAB, accuracy=0.6)
     engine = scripted_engine(runner, ByteTokenizer(), proposer=proposer, speculation=speculation)
     params = SamplingParams(temperature=1.0, seed=seed, max_tokens=500, logit_bias=ENDING)
-    engine.add([seed], params, mask=mask)
+    engine.add(Request([seed], params, mask=mask))
     parser = AnswerParser(tools=True, new_id=lambda: "c")
     outputs = [output for _ in range(500) if engine.has_work for output in engine.step()]
     assert outputs[-1].finish_reason is FinishReason.STOP

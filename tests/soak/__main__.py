@@ -65,7 +65,9 @@ async def _soak_engine(options: argparse.Namespace, effort: Effort) -> Findings:
     limits = EngineOptions(invariant=True, max_batch=effort.concurrency)
     engine = build_engine(target, draft, SpeculationOptions(proposer=options.proposer), limits)
     prompts = [as_tokens(target.tokenizer, prompt.prompt) for prompt in load_prompts()]
-    caches = [proposer.reader.kv for proposer in engine.proposers.values() if isinstance(proposer, DraftModelProposer)]
+    caches = [
+        proposer.reader.backend.kv for proposer in engine.proposers.values() if isinstance(proposer, DraftModelProposer)
+    ]
     return await Soak(engine, prompts, effort, caches).run()
 
 

@@ -7,7 +7,7 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from gamaneh.core import AUTO, PLAIN
+from gamaneh.core import AUTO, PLAIN, Request
 from gamaneh.engine.async_engine import AsyncEngine
 from gamaneh.engine.engine import Engine
 from gamaneh.errors import InvalidRequest
@@ -80,7 +80,7 @@ class Soak:
         return Shape(draw.choice(self._prompts), params)
 
     def _answered(self, shape: Shape) -> Shape:
-        self.engine.add(shape.prompt, shape.params, request_id="right", speculation=SpeculationOptions())
+        self.engine.add(Request(shape.prompt, shape.params, id="right", drafting=SpeculationOptions()))
         tokens: list[int] = []
         while self.engine.has_work:
             tokens += [token for output in self.engine.step() for token in output.tokens]
@@ -88,7 +88,7 @@ class Soak:
 
     def _break_proposers(self) -> None:
         for name, inner in self.engine.proposers.items():
-            proposer = FaultyProposer(inner, self.effort.fault_share, self._random, self.engine.target.vocab_size)
+            proposer = FaultyProposer(inner, self.effort.fault_share, self._random, self.engine.backend.caps.vocab_size)
             self.engine.proposers[name] = proposer
             self._faulty.append(proposer)
 
@@ -118,7 +118,7 @@ class Soak:
             return
         patience = self._random.randrange(4) if self._random.random() < self.effort.abort_share else None
         stream = await engine.submit(
-            shape.prompt, shape.params, request_id=request_id, speculation=self._make_speculation()
+            Request(shape.prompt, shape.params, id=request_id, drafting=self._make_speculation())
         )
         tokens: list[int] = []
         deliveries, error = 0, None
@@ -132,9 +132,9 @@ class Soak:
 
     async def _ask_wrongly(self, engine: AsyncEngine, request_id: str, shape: Shape) -> None:
         """A request that has to be refused."""
-        wrong = self._random.choice([(), (self.engine.target.vocab_size,), (0,) * (self.engine.max_context + 1)])
+        wrong = self._random.choice([(), (self.engine.backend.caps.vocab_size,), (0,) * (self.engine.max_context + 1)])
         try:
-            await engine.submit(wrong, shape.params, request_id=request_id)
+            await engine.submit(Request(wrong, shape.params, id=request_id))
         except InvalidRequest:
             self.findings.outcomes["refused"] += 1
             return
@@ -157,7 +157,7 @@ class Soak:
     def _look(self) -> None:
         """What is left when nothing runs any more."""
         findings = self.findings
-        findings.leaked_blocks = sum(cache.pool.in_use for cache in (self.engine.kv, *self.caches))
+        findings.leaked_blocks = sum(cache.pool.in_use for cache in (self.engine.backend.kv, *self.caches))
         try:
             self.engine.check_integrity()
         except AssertionError as error:

@@ -54,15 +54,15 @@ def test_a_sound_engine_passes_although_its_proposer_fails() -> None:
 
 def test_wrong_tokens_are_found() -> None:
     engine = engine_for()
-    plain = engine.target.script
+    plain = engine.backend.model.script
     effort = replace(EFFORT, fault_share=0.0)
     under_test = Soak(engine, [[1, 2, 3]], effort)
     answered = under_test._answered
 
     def answered_by_another_model(shape):
-        engine.target.script = hashed(VOCAB, sharpness=1.0)
+        engine.backend.model.script = hashed(VOCAB, sharpness=1.0)
         right = answered(shape)
-        engine.target.script = plain
+        engine.backend.model.script = plain
         return right
 
     under_test._answered = answered_by_another_model
@@ -73,8 +73,8 @@ def test_wrong_tokens_are_found() -> None:
 
 def test_leaked_blocks_are_found() -> None:
     engine = engine_for()
-    free = engine.kv.free
-    engine.kv.free = lambda request_id: None if request_id == "soak-2" else free(request_id)
+    free = engine.backend.kv.free
+    engine.backend.kv.free = lambda request_id: None if request_id == "soak-2" else free(request_id)
     findings = soak(engine, replace(EFFORT, requests=5, fault_share=0.0, error_share=0.0))
     assert findings.leaked_blocks > 0
     assert not findings.passed

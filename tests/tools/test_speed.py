@@ -312,8 +312,8 @@ def test_timing_verifies_keeps_the_books_of_the_cache(llm: LLM) -> None:
 
     verify_times({False: engine}, list(range(20)), repeats=2)
 
-    engine.kv.check_integrity()
-    assert engine.kv.length("warm") == 20
+    engine.backend.kv.check_integrity()
+    assert engine.backend.kv.length("warm") == 20
 
 
 def test_a_verify_of_one_position_is_its_own_measure(figures: Figures) -> None:

@@ -14,7 +14,7 @@ from gamaneh import files
 from gamaneh.engine.llm import LLM
 from gamaneh.errors import InvalidOption, ModelError, UnsupportedModel
 from gamaneh.kv.cache import KVCache
-from gamaneh.models.batch import Feed
+from gamaneh.kv.placing import Placed
 from gamaneh.models.loading import LoadedModel, load
 from gamaneh.models.runner import DecoderRunner
 from gamaneh.options import SamplingParams, SpeculationOptions
@@ -48,7 +48,7 @@ def run(tmp_path: Path, options: StudentOptions, loop: LoopOptions = LOOP, famil
 def logits(loaded: LoadedModel, tokens: Sequence[int]) -> torch.Tensor:
     config, length = loaded.config, len(tokens)
     cache = KVCache(config.num_layers, 64, 1, config.num_kv_heads, config.head_dim, loaded.dtype)
-    feed = Feed(tokens, 0, 0, range(1, length + 1), first_slot=1, logit_rows=length)
+    feed = Placed(tokens, 0, 0, range(1, length + 1), first_slot=1, logit_rows=length)
     return DecoderRunner(loaded.decoder, cache, invariant=False).forward([feed]).logits[0]
 
 

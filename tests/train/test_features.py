@@ -8,7 +8,7 @@ from tiny_training import tiny_target
 
 from gamaneh.errors import ModelError
 from gamaneh.kv.cache import KVCache
-from gamaneh.models.batch import Feed
+from gamaneh.kv.placing import Placed
 from gamaneh.models.runner import DecoderRunner
 from gamaneh.train import features, reading
 from gamaneh.train.features import compute_features
@@ -40,7 +40,7 @@ def test_features_are_those_of_the_runner_text_by_text(tmp_path: Path, family: s
         cache = KVCache(config.num_layers, 64, 1, config.num_kv_heads, config.head_dim, loaded.dtype)
         runner = DecoderRunner(loaded.decoder, cache, invariant=False)
         length = len(sample.tokens)
-        feed = Feed(sample.tokens, 0, 0, range(1, length + 1), first_slot=1, logit_rows=length)
+        feed = Placed(sample.tokens, 0, 0, range(1, length + 1), first_slot=1, logit_rows=length)
         forward = runner.forward([feed], taps=LAYERS)
         torch.testing.assert_close(batch.hidden[at, :length], forward.hidden[0], atol=1e-4, rtol=1e-4)
         # Known behind the tokens from 1 on, as those from 2 on are learned from.

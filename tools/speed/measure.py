@@ -95,8 +95,8 @@ class SpeedBench:
     def memory(self) -> Memory:
         """After one answer with the proposer in use, and before anything that only a benchmark needs."""
         self.llm.generate(self.cases[0].prompt, fixed_length(self.effort.tokens))
-        kv = self.llm.engine.kv.cache
-        kv_bytes, slots = (0, 1) if kv is None else (kv.nbytes, kv.num_slots)
+        backend = self.llm.engine.backend
+        kv_bytes, slots = backend.memory_bytes() - backend.caps.weight_bytes, backend.room().total
         draft_weights = 0 if self.llm.draft is None else self.llm.draft.weight_bytes
         draft_bytes = 0 if self.llm.draft is None else self.llm.engine.proposers["draft_model"].memory_bytes()
         return Memory(

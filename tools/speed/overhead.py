@@ -13,11 +13,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import cast
 
-from gamaneh.core import StepReport
+from gamaneh.backends.paged import PagedBackend
+from gamaneh.core import Feed, Request, StepReport
 from gamaneh.engine.engine import Engine
 from gamaneh.engine.llm import LLM
-from gamaneh.models.batch import Feed
-from gamaneh.models.runner import Forward, Runner
 from gamaneh.options import SamplingParams, SpeculationOptions
 from gamaneh.proposers.draft_model import DraftModelProposer
 from tools.cases import Case
@@ -55,27 +54,17 @@ class _Round:
     overhead: float
 
 
-class TimedRunner:
-    """Passes forwards on and adds up their seconds."""
+class TimedBackend(PagedBackend):
+    """Adds up the seconds of its forwards."""
 
-    def __init__(self, inner: Runner) -> None:
-        self.inner = inner
+    def __init__(self, inner: PagedBackend) -> None:
+        super().__init__(inner.model, inner.kv)
         self.seconds = 0.0
-        self.vocab_size, self.max_context, self.weight_bytes = inner.vocab_size, inner.max_context, inner.weight_bytes
 
-    def forward(self, feeds: Sequence[Feed], *, taps: Sequence[int] = (), num_layers: int | None = None) -> Forward:
+    def verify(self, feeds: Sequence[Feed], *, taps: Sequence[int] = (), num_layers: int | None = None) -> None:
         started = time.perf_counter()
-        try:
-            return self.inner.forward(feeds, taps=taps)
-        finally:
-            self.seconds += time.perf_counter() - started
-
-    @property
-    def invariant(self) -> bool:
-        return self.inner.invariant
-
-    def computed_rows(self, rows: int) -> int:
-        return self.inner.computed_rows(rows)
+        super().verify(feeds, taps=taps, num_layers=num_layers)
+        self.seconds += time.perf_counter() - started
 
     def take(self) -> float:
         """Seconds since the last `take`."""
@@ -112,14 +101,14 @@ class _Watch:
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        self._target = engine.target = TimedRunner(engine.target)
+        self._target = engine.backend = engine.scheduler.backend = TimedBackend(cast(PagedBackend, engine.backend))
         self._draft = _watched_draft(engine)
         self._report: StepReport | None = None
         engine.observers.append(self._note)
 
     def rounds(self, case: Case, params: SamplingParams) -> Iterator[_Round]:
         """Answer one case and yield the rounds after its prefill."""
-        self._engine.add([int(token) for token in case.prompt], params)
+        self._engine.add(Request([int(token) for token in case.prompt], params))
         while self._engine.has_work:
             self._report = None
             started = time.perf_counter()
@@ -134,9 +123,9 @@ class _Watch:
         self._report = report
 
 
-def _watched_draft(engine: Engine) -> TimedRunner | None:
+def _watched_draft(engine: Engine) -> TimedBackend | None:
     if DraftModelProposer.name not in engine.proposers:
         return None
     reader = cast(DraftModelProposer, engine.proposers[DraftModelProposer.name]).reader
-    watched = reader.runner = TimedRunner(reader.runner)
+    watched = reader.backend = TimedBackend(cast(PagedBackend, reader.backend))
     return watched

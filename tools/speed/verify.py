@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 from gamaneh.bench.result import Interval
 from gamaneh.bench.stats import geometric_mean
+from gamaneh.core import EMPTY_DRAFT, Draft, Feed
 from gamaneh.engine.engine import Engine
-from gamaneh.models.batch import Feed
 
 POSITIONS = (1, 2, 4, 8, 16)
 _REQUEST = "warm"
@@ -61,28 +61,26 @@ class _WarmContext:
     """A sequence in the cache, to verify behind again and again."""
 
     def __init__(self, engine: Engine, tokens: Sequence[int]) -> None:
-        self._runner, self._kv, self._length = engine.target, engine.kv, len(tokens)
-        self._kv.admit(_REQUEST, tokens, prompt_len=self._length)
-        self._runner.forward([self._feed(tokens, start=self._kv.length(_REQUEST))])
-        self._kv.commit(_REQUEST, tokens, keep=self._length - self._kv.length(_REQUEST))
-        self._candidates = list(tokens[: max(POSITIONS)])
+        self._backend, self._tokens = engine.backend, list(tokens)
+        cached = self._backend.admit(_REQUEST, tokens, prompt_len=len(tokens))
+        read = self._feed(len(tokens) - cached)
+        self._backend.verify([read])
+        self._backend.commit([read])
+        self._tokens.append(self._tokens[0])
 
     def verify_seconds(self, positions: int) -> float:
-        feed = self._feed(self._candidates[:positions], start=self._length, nodes=positions - 1)
+        feed = self._feed(1, Draft.chain(self._tokens[: positions - 1]))
         started = time.perf_counter()
-        self._runner.forward([feed])
+        self._backend.verify([feed])
         return time.perf_counter() - started
 
-    def _feed(self, tokens: Sequence[int], *, start: int, nodes: int = 0) -> Feed:
-        stop = start + len(tokens)
-        self._kv.reserve(_REQUEST, len(tokens))
-        table = self._kv.table(_REQUEST)
+    def _feed(self, count: int, draft: Draft = EMPTY_DRAFT) -> Feed:
+        self._backend.reserve(_REQUEST, count + len(draft))
         return Feed(
-            tokens=tokens,
-            start=start,
-            prompt_len=self._length,
-            slots=table.slots(0, stop),
-            first_slot=table.run(),
-            parents=tuple(range(-1, nodes - 1)),
-            logit_rows=1 + nodes,
+            request_id=_REQUEST,
+            tokens=self._tokens,
+            count=count,
+            prompt_len=len(self._tokens),
+            draft=draft,
+            logit_rows=1 + len(draft),
         )

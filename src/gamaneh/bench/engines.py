@@ -27,7 +27,7 @@ from gamaneh.bench.record import (
     Ways,
 )
 from gamaneh.bench.result import Setup, SideSetup
-from gamaneh.core import AUTO, PLAIN, FinishReason, StepOutput
+from gamaneh.core import AUTO, PLAIN, FinishReason, Request, StepOutput
 from gamaneh.engine.assembly import build_engine
 from gamaneh.engine.async_engine import AsyncEngine, RequestStream
 from gamaneh.engine.engine import Engine
@@ -79,12 +79,14 @@ class EngineClient:
         """
         request_id = f"bench-{next(self._names)}"
         answer = await self.engine.submit(
-            as_tokens(self.tokenizer, ask.text, self.chat),
-            ask.params,
-            request_id=request_id,
-            speculation=self.speculation if ask.speculate else SpeculationOptions(),
-            reference=self.tokenizer.encode(ask.reference, special=False) if ask.reference else (),
-            salt=ask.salt,
+            Request(
+                as_tokens(self.tokenizer, ask.text, self.chat),
+                ask.params,
+                id=request_id,
+                drafting=self.speculation if ask.speculate else SpeculationOptions(),
+                reference=self.tokenizer.encode(ask.reference, special=False) if ask.reference else (),
+                salt=ask.salt,
+            )
         )
         try:
             async for output in answer:
@@ -212,8 +214,7 @@ def sampling_of(params: SamplingParams) -> dict[str, Any]:
 
 def _counters(contestant: Contestant) -> Callable[[], Awaitable[Counters | None]]:
     engine, weights = contestant.engine, contestant.target.weight_bytes
-    cache = engine.kv.cache
-    kv = 0 if cache is None else cache.nbytes
+    kv = engine.backend.memory_bytes() - engine.backend.caps.weight_bytes
     proposers = {} if contestant.speculation.proposer == PLAIN else used_proposers(contestant)
 
     async def read() -> Counters:

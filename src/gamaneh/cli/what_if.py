@@ -132,7 +132,7 @@ def _replayed(
     engine = llm.engine
     for name in methods or engine.proposers:
         try:
-            found = replay(engine.proposers[name], requests, k, engine.target.vocab_size, _references(llm))
+            found = replay(engine.proposers[name], requests, k, engine.backend.caps.vocab_size, _references(llm))
         except GamanehError as error:
             if methods:
                 raise

@@ -6,13 +6,12 @@ import secrets
 from collections.abc import Collection, Sequence
 from typing import Protocol
 
-from gamaneh.core import PLAIN, Rule
+from gamaneh.core import PLAIN, Request, Rule
 from gamaneh.engine.detokenizer import Detokenizer
 from gamaneh.engine.sequence import SequenceState
 from gamaneh.errors import InvalidRequest
 from gamaneh.metrics.timeline import RequestTimeline
 from gamaneh.options import SamplingParams, SpeculationOptions
-from gamaneh.sampling.edits import MaskSource
 from gamaneh.sampling.pipeline import RequestSampler, check_tokens
 from gamaneh.sampling.rules import choose_rule
 
@@ -33,45 +32,42 @@ class SupportsText(Protocol):
 
 
 def make_sequence(
-    request_id: str,
-    prompt: list[int],
-    params: SamplingParams,
-    speculation: SpeculationOptions,
+    request: Request,
+    drafting: SpeculationOptions,
     *,
     tokenizer: SupportsText,
     vocab_size: int,
     max_context: int,
     draft_has_probs: bool,
-    arrived: float,
-    mask: MaskSource | None = None,
-    reference: Sequence[int] = (),
-    salt: str = "",
-    priority: int = 0,
+    now: float,
 ) -> SequenceState:
-    """Check a request and build its state.
+    """Check a request that has its id, and build its state.
+
+    Args:
+        drafting: how it speculates: its own way, or the engine's.
+        now: when it arrived, where it does not say so itself.
 
     Raises:
         InvalidRequest: naming the field, the rule and the value.
     """
-    absent = tokenizer.absent_ids
+    params, prompt, absent = request.params, list(request.prompt), tokenizer.absent_ids
     _check_ids("prompt", prompt, vocab_size, absent)
-    _check_ids("reference", reference, vocab_size, absent)
+    _check_ids("reference", request.reference, vocab_size, absent)
     _check_lengths(prompt, params, max_context)
     check_tokens(params, vocab_size, absent)
-    if mask is not None and params.min_tokens > 0:
+    if request.mask is not None and params.min_tokens > 0:
         raise InvalidRequest("min_tokens", "must be 0 with a grammar, which says itself when to end", params.min_tokens)
-    rule = choose_rule(speculation.rule, params, draft_has_probs, speculation)
-    _check_seed(params, speculation, rule)
+    rule = choose_rule(drafting.rule, params, draft_has_probs, drafting)
+    _check_seed(params, drafting, rule)
     tokens = list(prompt)
-    token_mask = None if mask is None else mask.new_mask(tokens, len(prompt))
+    mask = None if request.mask is None else request.mask.new_mask(tokens, len(prompt))
     eos_ids = frozenset() if params.ignore_eos else frozenset(tokenizer.eos_ids)
+    arrived = now if request.arrived is None else request.arrived
     return SequenceState(
-        request_id=request_id,
+        request=request,
+        drafting=drafting,
         tokens=tokens,
-        prompt_len=len(prompt),
         limit=min(max_context, max_context if params.max_tokens is None else len(prompt) + params.max_tokens),
-        params=params,
-        speculation=speculation,
         sampler=RequestSampler(
             params,
             vocab_size=vocab_size,
@@ -79,17 +75,15 @@ def make_sequence(
             tokens=tokens,
             eos_ids=tokenizer.eos_ids,
             seed=secrets.randbits(63) if params.seed is None else params.seed,
-            mask=token_mask,
+            mask=mask,
             absent=absent,
         ),
         rule=rule,
         detokenizer=Detokenizer(tokenizer, params.stop, prompt),
-        timeline=RequestTimeline(request_id, len(prompt), speculation.proposer, arrived),
+        timeline=RequestTimeline(request.id, len(prompt), drafting.proposer, arrived),
         end_ids=eos_ids | frozenset(params.stop_token_ids),
-        mask=token_mask,
-        salt=request_id if params.prompt_logprobs is not None else salt,
-        reference=reference,
-        priority=priority,
+        salt=request.id if params.prompt_logprobs is not None else request.salt,
+        mask=mask,
     )
 
 

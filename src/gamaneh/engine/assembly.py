@@ -9,6 +9,7 @@ from dataclasses import asdict
 import psutil
 import torch
 
+from gamaneh.backends.paged import PagedBackend
 from gamaneh.core import PLAIN
 from gamaneh.engine.calibration import WORTH_KEEPING, Progress, calibrate, costs_file
 from gamaneh.engine.engine import Engine
@@ -60,8 +61,7 @@ def build_engine(
         heads=open_heads(heads, target),
     )
     engine = Engine(
-        ready.runner,
-        ready.kv,
+        ready.backend,
         target.tokenizer,
         proposers=build_proposers(parts) if proposers else {},
         speculation=speculation,
@@ -93,7 +93,7 @@ def _ready(model: LoadedModel, options: EngineOptions, *, invariant: bool, prefi
         decoder.device,
     )
     pool = BlockPool(num_blocks, options.block_size, prefix_cache=prefix_cache)
-    return ReadyModel(model, DecoderRunner(decoder, cache, invariant=invariant), KVManager(pool, cache))
+    return ReadyModel(model, PagedBackend(DecoderRunner(decoder, cache, invariant=invariant), KVManager(pool, cache)))
 
 
 def automatic_blocks(config: DecoderConfig, options: EngineOptions, dtype: torch.dtype) -> int:
@@ -113,8 +113,8 @@ def _calibrate(
     if target.weight_bytes >= WORTH_KEEPING:
         facts = {**_facts(target), "invariant": engine.invariant}
         file = costs_file(cache_folder() / "costs", facts, None if draft is None else _facts(draft))
-    runner = None if parts.draft_model is None else parts.draft_model.runner
-    calibrate(engine.cost, engine.target, runner, file=file, progress=progress)
+    drafting = None if parts.draft_model is None else parts.draft_model.backend
+    calibrate(engine.cost, engine.backend, drafting, file=file, progress=progress)
 
 
 def _facts(model: LoadedModel) -> dict[str, object]:

@@ -6,19 +6,17 @@ import asyncio
 import contextlib
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from queue import Empty, SimpleQueue
 from typing import Any, TypeVar
 
-from gamaneh.core import StepOutput, StepReport
+from gamaneh.core import Request, StepOutput, StepReport
 from gamaneh.engine.engine import Engine
 from gamaneh.engine.request_stats import RequestStats
 from gamaneh.errors import EngineStopped
 from gamaneh.metrics.timeline import RequestTimeline
-from gamaneh.options import SamplingParams, SpeculationOptions
-from gamaneh.sampling.edits import MaskSource
 
 T = TypeVar("T")
 
@@ -148,54 +146,26 @@ class AsyncEngine:
         self.drain(drain_seconds)
         self._thread.join()
 
-    async def submit(
-        self,
-        prompt: Sequence[int],
-        params: SamplingParams,
-        *,
-        request_id: str,
-        speculation: SpeculationOptions | None = None,
-        reference: Sequence[int] = (),
-        salt: str = "",
-        mask: MaskSource | None = None,
-        priority: int = 0,
-    ) -> RequestStream:
-        """Queue a request; what comes back must be read to its end or given to `abort`.
-
-        Args:
-            prompt: token ids, at least one.
-            reference: token ids of a text that the output is likely to repeat, for prompt lookup.
-            salt: requests with different salts share no cached prefixes.
-            mask: restricts the output, for example a `Grammar`.
-            priority: larger goes first, and is preempted last.
+    async def submit(self, request: Request) -> RequestStream:
+        """Queue a request, which must have an id; what comes back must be read to its end or given to `abort`.
 
         Raises:
             InvalidRequest: the prompt or a parameter breaks a rule.
             EngineStopped: the engine takes no requests any more.
         """
-        stream = RequestStream(request_id, asyncio.get_running_loop())
-        arrived = time.perf_counter()
+        stream = RequestStream(request.id, asyncio.get_running_loop())
+        arrived = replace(request, arrived=self.engine.clock())
 
         def add() -> None:
             if self._drain_until is not None:
                 raise EngineStopped("the engine takes no new requests: it is stopping")
-            self.engine.add(
-                prompt,
-                params,
-                request_id=request_id,
-                speculation=speculation,
-                reference=reference,
-                salt=salt,
-                mask=mask,
-                priority=priority,
-                arrived=arrived,
-            )
-            self._streams[request_id] = stream
+            self.engine.add(arrived)
+            self._streams[request.id] = stream
 
         try:
             await asyncio.wrap_future(self.call(add))
         except asyncio.CancelledError:
-            self.abort(request_id)
+            self.abort(request.id)
             raise
         return stream
 
@@ -309,8 +279,9 @@ class AsyncEngine:
         return EngineStopped(f"the engine has failed: {type(self.failure).__name__}: {self.failure}")
 
     def _measure_load(self) -> EngineLoad:
-        scheduler, pool = self.engine.scheduler, self.engine.kv.pool
-        return EngineLoad(len(scheduler.running), len(scheduler.waiting), pool.in_use, pool.num_blocks)
+        scheduler, room = self.engine.scheduler, self.engine.backend.room()
+        used, total = (room.total - room.free) // room.unit, room.total // room.unit
+        return EngineLoad(len(scheduler.running), len(scheduler.waiting), used, total)
 
 
 def _fulfil(future: Future[T], function: Callable[[], T]) -> None:

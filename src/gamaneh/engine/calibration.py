@@ -17,9 +17,8 @@ from typing import Any
 import torch
 
 from gamaneh.control.cost import CostModel
+from gamaneh.core import Backend
 from gamaneh.engine.drafting import Clock
-from gamaneh.models.batch import TRASH_SLOT, Feed
-from gamaneh.models.runner import Runner
 
 MEASURED_ROWS = (1, 2, 4, 8, 16, 32, 64)
 MEASURED_DEPTHS = (1, 8)
@@ -54,8 +53,8 @@ class StepTimes:
 
 def calibrate(
     cost: CostModel,
-    target: Runner,
-    draft: Runner | None = None,
+    target: Backend,
+    draft: Backend | None = None,
     *,
     file: Path | None = None,
     progress: Progress = lambda done, total: None,
@@ -82,8 +81,8 @@ def calibrate(
 
 
 def measure(
-    target: Runner,
-    draft: Runner | None,
+    target: Backend,
+    draft: Backend | None,
     *,
     rows: Sequence[int] = MEASURED_ROWS,
     clock: Clock = time.perf_counter,
@@ -95,8 +94,8 @@ def measure(
     seconds: list[list[float]] = [[] for _ in jobs]
     total = len(jobs) * (1 + REPEATS)
     for done in range(total):
-        runner, size = jobs[done % len(jobs)]
-        seconds[done % len(jobs)].append(_forward_seconds(runner, size, clock))
+        backend, size = jobs[done % len(jobs)]
+        seconds[done % len(jobs)].append(backend.time_rows(size, clock))
         progress(done + 1, total)
     medians = [median(times[1:]) for times in seconds]
     return StepTimes(dict(zip(sizes, medians, strict=False)), None if draft is None else medians[-1])
@@ -123,12 +122,6 @@ def processor_name() -> str:
 
 def _machine() -> dict[str, Any]:
     return {"processor": processor_name(), "threads": torch.get_num_threads(), "torch": torch.__version__}
-
-
-def _forward_seconds(runner: Runner, rows: int, clock: Clock) -> float:
-    started = clock()
-    runner.forward([Feed([0] * rows, 0, 0, [TRASH_SLOT] * rows, logit_rows=rows)])
-    return clock() - started
 
 
 def _read(file: Path, *, needs_draft: bool) -> StepTimes | None:

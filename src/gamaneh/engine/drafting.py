@@ -5,16 +5,16 @@ from __future__ import annotations
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from gamaneh.control.quarantine import Fault, Quarantine
-from gamaneh.core import EMPTY_DRAFT, PLAIN, Draft, Needs, ProposalRow, Proposer, Rule, Use, Verdict
+from gamaneh.core import EMPTY_DRAFT, PLAIN, Draft, Needs, ProposalRow, Proposer, Rule, Use
 from gamaneh.engine.hidden import HiddenWindow
-from gamaneh.engine.scheduler import Scheduled
 from gamaneh.engine.sequence import SequenceState
+from gamaneh.engine.turn import Turn
 from gamaneh.errors import GamanehError, OutOfMemory
 from gamaneh.sampling.pruning import prune
 
@@ -37,27 +37,20 @@ _FAULTS: Mapping[type[Exception], Fault] = {
 
 
 @dataclass(slots=True)
-class Drafts:
-    """The drafts of one round.
+class Consulted:
+    """What asking one proposer took in a round.
 
     Args:
-        by_request: draft of each request; those without one are not in it.
-        rows: what each proposer was asked.
-        seconds: time that each proposer took, looks before the decision included.
-        lag: tokens that each proposer had to read first.
+        seconds: time that it took, looks before the decision included.
+        lag: tokens that it had to read first.
+        requests: that had it draft.
+        longest: draft length of the longest draft that it made for them.
     """
 
-    by_request: dict[str, Draft] = field(default_factory=dict)
-    rows: dict[str, list[ProposalRow]] = field(default_factory=dict)
-    seconds: dict[str, float] = field(default_factory=lambda: defaultdict(float))
-    lag: dict[str, int] = field(default_factory=lambda: defaultdict(int))
-
-    def of(self, request_id: str) -> Draft:
-        return self.by_request.get(request_id, EMPTY_DRAFT)
-
-    def depth(self, proposer: str) -> int:
-        """Longest draft that this proposer made."""
-        return max((self.of(row.request_id).depth for row in self.rows.get(proposer, [])), default=0)
+    seconds: float = 0.0
+    lag: int = 0
+    requests: int = 0
+    longest: int = 0
 
 
 class Drafting:
@@ -72,7 +65,7 @@ class Drafting:
     ) -> None:
         self.proposers, self.quarantine, self.vocab_size, self.clock = proposers, quarantine, vocab_size, clock
         self._read: dict[str, dict[str, int]] = {}
-        self._round = Drafts()
+        self.consulted: dict[str, Consulted] = defaultdict(Consulted)
         self._seen: dict[tuple[str, str], Draft] = {}
 
     @property
@@ -98,23 +91,30 @@ class Drafting:
         self._seen |= {(name, request_id): draft for request_id, draft in drafts.items()}
         return drafts
 
-    def propose(self, plan: Sequence[Scheduled]) -> Drafts:
-        """One draft for each row whose decision allows one."""
-        asked: dict[str, list[Scheduled]] = defaultdict(list)
-        for item in plan:
-            if item.decision.proposer != PLAIN:
-                asked[item.decision.proposer].append(item)
-        for name, items in asked.items():
-            self._draft(name, items)
-        drafts, self._round, self._seen = self._round, Drafts(), {}
-        return drafts
+    def propose(self, turns: Sequence[Turn]) -> None:
+        """Give each turn whose decision allows one its draft; one that was glimpsed is cut to what was decided."""
+        asked: dict[str, list[Turn]] = defaultdict(list)
+        for turn in turns:
+            if turn.decision.proposer != PLAIN:
+                asked[turn.decision.proposer].append(turn)
+        for name, own in asked.items():
+            self._draft(name, own)
+        self._seen = {}
 
-    def observe(self, drafts: Drafts, verdicts: Mapping[str, Verdict]) -> None:
+    def begin(self) -> None:
+        """Start the books of a new round."""
+        self.consulted = defaultdict(Consulted)
+
+    def observe(self, turns: Sequence[Turn]) -> None:
         """Tell each proposer what became of its drafts."""
-        for name, rows in drafts.rows.items():
-            judged = [row for row in rows if row.request_id in verdicts]
+        judged: dict[str, list[Turn]] = defaultdict(list)
+        for turn in turns:
+            if turn.row is not None and turn.verdict is not None:
+                judged[turn.decision.proposer].append(turn)
+        for name, own in judged.items():
+            rows = [turn.row for turn in own if turn.row is not None]
             try:
-                self.proposers[name].observe(judged, [verdicts[row.request_id] for row in judged])
+                self.proposers[name].observe(rows, [turn.verdict for turn in own if turn.verdict is not None])
             except Exception as error:
                 self._failed(name, rows, error)
 
@@ -129,16 +129,24 @@ class Drafting:
             except Exception as error:
                 self._report(name, error)
 
-    def _draft(self, name: str, items: Sequence[Scheduled]) -> None:
+    def _draft(self, name: str, turns: Sequence[Turn]) -> None:
         """Drafts of one proposer: those that were seen already, cut, and the others."""
-        rows = [self._row(name, item.sequence, item.decision.depth, item.decision.nodes) for item in items]
-        self._round.rows[name] = rows
-        unseen = [at for at, item in enumerate(items) if not self._saw(name, item)]
+        unseen = []
+        for turn in turns:
+            turn.row = self._row(name, turn.sequence, turn.decision.depth, turn.decision.nodes)
+            seen = self._seen.get((name, turn.request_id))
+            if seen is None:
+                unseen.append(turn)
+            else:
+                turn.take(seen.cut(turn.row.max_depth))
         if unseen:
-            asked = self._ask(name, [rows[at] for at in unseen], [items[at].sequence for at in unseen])
-            self._round.by_request |= asked
-        for row in (row for at, row in enumerate(rows) if at not in unseen):
-            self._round.by_request[row.request_id] = self._seen[name, row.request_id].cut(row.max_depth)
+            rows = [turn.row for turn in unseen if turn.row is not None]
+            drafts = self._ask(name, rows, [turn.sequence for turn in unseen])
+            for turn in unseen:
+                turn.take(drafts[turn.request_id])
+        consulted = self.consulted[name]
+        consulted.requests += len(turns)
+        consulted.longest = max(turn.draft.depth for turn in turns)
 
     def _row(self, name: str, sequence: SequenceState, max_depth: int, max_nodes: int) -> ProposalRow:
         wants_probs = sequence.rule.wants_probs
@@ -150,7 +158,7 @@ class Drafting:
             sampler=sequence.sampler,
             use=Use.DRAFT if wants_probs else Use.TARGET,
             want_probs=wants_probs,
-            reference=sequence.reference,
+            reference=sequence.request.reference,
             mask=sequence.mask,
             hidden=self._hidden(self.proposers[name].needs, sequence),
             salt=sequence.salt,
@@ -167,15 +175,12 @@ class Drafting:
         columns = slice(places[0], places[-1] + 1) if neighbours else places
         return rows[-needs.hidden_window :, columns]
 
-    def _saw(self, name: str, item: Scheduled) -> bool:
-        return (name, item.sequence.request_id) in self._seen
-
     def _ask(self, name: str, rows: list[ProposalRow], sequences: Sequence[SequenceState]) -> dict[str, Draft]:
         """Checked drafts by request, none where the proposer failed; timed."""
         started = self.clock()
-        self._round.lag[name] += sum(self._catch_up(name, sequence) for sequence in sequences)
+        self.consulted[name].lag += sum(self._catch_up(name, sequence) for sequence in sequences)
         drafts = self._try(name, rows, sequences)
-        self._round.seconds[name] += self.clock() - started
+        self.consulted[name].seconds += self.clock() - started
         return {row.request_id: draft for row, draft in zip(rows, drafts, strict=True)}
 
     def _catch_up(self, name: str, sequence: SequenceState) -> int:

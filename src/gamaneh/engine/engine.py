@@ -1,70 +1,64 @@
-"""The engine: continuous batching with speculation. `Engine.step` is the whole system on one screen."""
+"""The step loop: schedule, propose, verify, judge, commit, learn, deliver."""
 
 from __future__ import annotations
 
 import itertools
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-
-from torch import Tensor
+from dataclasses import dataclass, replace
 
 from gamaneh.core import (
     AUTO,
     PLAIN,
+    Backend,
     BatchReport,
-    Draft,
     FinishReason,
     Proposer,
+    Request,
     StepOutput,
     StepReport,
-    Verdict,
 )
 from gamaneh.engine.admission import SupportsText, make_sequence
-from gamaneh.engine.drafting import Clock, Drafts
 from gamaneh.engine.emission import add_prompt_logprobs, cut_off, emit
-from gamaneh.engine.reporting import batch_report, shares
-from gamaneh.engine.scheduler import PREFILL, Scheduled, Scheduler
+from gamaneh.engine.reporting import batch_report
+from gamaneh.engine.scheduler import PREFILL, Clock, Scheduler
 from gamaneh.engine.sequence import SequenceState
 from gamaneh.engine.steering import Steering
+from gamaneh.engine.turn import Turn
 from gamaneh.errors import GamanehError, InvalidRequest
-from gamaneh.kv.manager import KVManager
 from gamaneh.metrics.timeline import RequestTimeline
-from gamaneh.models.batch import Feed
-from gamaneh.models.runner import Forward, Runner
-from gamaneh.options import EngineOptions, SamplingParams, SpeculationOptions
-from gamaneh.sampling.edits import MaskSource
-from gamaneh.sampling.rows import Trial, judge
-
-Plan = list[Scheduled]
+from gamaneh.options import EngineOptions, SpeculationOptions
+from gamaneh.sampling.rows import judge
 
 
 @dataclass(slots=True)
-class Round:
-    """What happened in one step, request by request."""
+class Stopwatch:
+    """When the parts of a step ended, by the engine's clock."""
 
-    verdicts: dict[str, Verdict] = field(default_factory=dict)
-    emitted: dict[str, int] = field(default_factory=dict)
-    outputs: list[StepOutput] = field(default_factory=list)
+    started: float
+    drafted: float = 0.0
+    verified: float = 0.0
+
+    @property
+    def verify_seconds(self) -> float:
+        return self.verified - self.drafted
 
 
 class Engine:
     """Requests in, tokens out, one `step` at a time.
 
     Args:
-        target: runs the target model.
-        kv: manages the target's cache.
+        backend: where the target runs.
         tokenizer: turns emitted tokens into text.
         proposers: those that requests may use, by name.
         speculation: how requests speculate that do not say otherwise.
         options: limits.
-        clock: seconds by which costs are measured.
+        clock: seconds; every time that the engine tells or measures is its.
     """
 
     def __init__(
         self,
-        target: Runner,
-        kv: KVManager,
+        backend: Backend,
         tokenizer: SupportsText,
         *,
         proposers: Mapping[str, Proposer] | None = None,
@@ -72,14 +66,14 @@ class Engine:
         options: EngineOptions | None = None,
         clock: Clock = time.perf_counter,
     ) -> None:
-        self.target, self.kv, self.tokenizer = target, kv, tokenizer
+        self.backend, self.tokenizer = backend, tokenizer
         self.proposers = dict(proposers or {})
         self.speculation = speculation or SpeculationOptions()
         self.options = options or EngineOptions()
         self.clock = clock
-        self.steering = Steering(target, self.proposers, clock)
+        self.steering = Steering(backend, self.proposers, backend.caps.vocab_size, clock)
         self.drafting, self.quarantine, self.cost = self.steering.drafting, self.steering.quarantine, self.steering.cost
-        self.scheduler = Scheduler(kv, self.options)
+        self.scheduler = Scheduler(backend, self.options, clock)
         self.observers: list[Callable[[StepReport], None]] = []
         self.batch_observers: list[Callable[[BatchReport], None]] = []
         self.request_observers: list[Callable[[RequestTimeline], None]] = []
@@ -89,18 +83,18 @@ class Engine:
     @property
     def max_context(self) -> int:
         """Most tokens of one request, by the model, the options and the size of the cache."""
-        room = self.kv.pool.num_blocks * self.kv.pool.block_size
-        return min(self.target.max_context, self.options.max_context or room, room)
+        room = self.backend.room().total
+        return min(self.backend.caps.max_context, self.options.max_context or room, room)
 
     @property
     def vocab_size(self) -> int:
         """Ids from here on are never emitted or accepted: rows beyond the tokenizer are padding."""
-        return min(self.target.vocab_size, self.tokenizer.vocab_size)
+        return min(self.backend.caps.vocab_size, self.tokenizer.vocab_size)
 
     @property
     def invariant(self) -> bool:
         """Whether the target's bits do not depend on what is computed beside a row."""
-        return self.target.invariant
+        return self.backend.caps.invariant
 
     @property
     def has_work(self) -> bool:
@@ -108,7 +102,7 @@ class Engine:
 
     def salts(self) -> dict[str, str]:
         """Salt of each request at hand, by its id."""
-        return {request_id: sequence.salt for request_id, sequence in self._sequences.items()}
+        return {request_id: sequence.request.salt for request_id, sequence in self._sequences.items()}
 
     def gives_probs(self, speculation: SpeculationOptions) -> bool:
         """Whether drafts under these options come with the probabilities that they were drawn from."""
@@ -121,57 +115,31 @@ class Engine:
         self.proposers[proposer.name] = proposer
         self.steering.register(proposer.name, proposer)
 
-    def add(
-        self,
-        prompt: Sequence[int],
-        params: SamplingParams | None = None,
-        *,
-        request_id: str | None = None,
-        speculation: SpeculationOptions | None = None,
-        mask: MaskSource | None = None,
-        reference: Sequence[int] = (),
-        salt: str = "",
-        priority: int = 0,
-        arrived: float | None = None,
-    ) -> str:
+    def add(self, request: Request) -> str:
         """Queue a request and return its id.
-
-        Args:
-            prompt: token ids, at least one.
-            mask: restricts the output, for example a `Grammar`.
-            reference: token ids of a text that the output is likely to repeat, for prompt lookup.
-            salt: requests with different salts share no cached prefixes.
-            priority: larger goes first, and is preempted last.
-            arrived: when the request came in, by `time.perf_counter`; None for now.
 
         Raises:
             InvalidRequest: the prompt or a parameter breaks a rule. Nothing else is disturbed.
         """
-        request_id = f"request-{next(self._names)}" if request_id is None else request_id
-        if request_id in self._sequences:
-            raise InvalidRequest("request_id", "must not be in use", request_id)
-        speculation = self.speculation if speculation is None else speculation
-        if speculation.proposer not in (PLAIN, AUTO, *self.proposers):
+        request = replace(request, id=request.id or f"request-{next(self._names)}")
+        if request.id in self._sequences:
+            raise InvalidRequest("request_id", "must not be in use", request.id)
+        drafting = self.speculation if request.drafting is None else request.drafting
+        if drafting.proposer not in (PLAIN, AUTO, *self.proposers):
             known = ", ".join([PLAIN, AUTO, *self.proposers])
-            raise InvalidRequest("proposer", f"must be one of {known}", speculation.proposer)
+            raise InvalidRequest("proposer", f"must be one of {known}", drafting.proposer)
         sequence = make_sequence(
-            request_id,
-            list(prompt),
-            params or SamplingParams(),
-            speculation,
+            request,
+            drafting,
             tokenizer=self.tokenizer,
             vocab_size=self.vocab_size,
             max_context=self.max_context,
-            draft_has_probs=self.gives_probs(speculation),
-            arrived=time.perf_counter() if arrived is None else arrived,
-            mask=mask,
-            reference=reference,
-            salt=salt,
-            priority=priority,
+            draft_has_probs=self.gives_probs(drafting),
+            now=self.clock(),
         )
-        self._sequences[request_id] = sequence
+        self._sequences[request.id] = sequence
         self.scheduler.add(sequence)
-        return request_id
+        return request.id
 
     def abort(self, request_id: str) -> StepOutput | None:
         """Stop a request and free what it holds.
@@ -187,167 +155,112 @@ class Engine:
         return cut_off(sequence)
 
     def step(self) -> list[StepOutput]:
-        """One round: every scheduled request gets a prefill chunk, or emits one token or more."""
-        started = time.perf_counter()
-        plan = self.scheduler.plan(self.steering.decide)
-        drafts = self.drafting.propose(plan)
-        drafted = self.clock()
-        forward, seconds = self._verify(plan, drafts)
-        round_ = self._judge(plan, drafts, forward)
-        self._commit(plan, round_, forward)
-        self._observe(plan, drafts, round_, (seconds, self.clock() - drafted))
-        self._deliver(round_)
-        self._let_go(plan)
-        self._report_batch(plan, drafts, round_, (started, seconds))
-        return round_.outputs
+        """Do one round: every scheduled request gets a prefill chunk, or emits one token or more."""
+        watch = Stopwatch(self.clock())
+        self.drafting.begin()
+        turns = self.scheduler.schedule(self.steering.decide)  # who runs, how many rows, how long a draft, and why
+        self.drafting.propose(turns)  # turn.draft
+        watch.drafted = self.clock()
+        self.backend.verify(turns, taps=self.drafting.taps)  # turn.scores, turn.hidden: one forward
+        watch.verified = self.clock()
+        self._judge(turns)  # turn.verdict, turn.output: the rule over the sampled rows
+        self._commit(turns)  # accepted rows stay, the rest is freed
+        self._learn(turns, watch)  # survival, costs, reports
+        return self._deliver(turns, watch)  # outputs out, finished requests leave
 
-    def _verify(self, plan: Plan, drafts: Drafts) -> tuple[Forward, float]:
-        feeds = [self._feed(item, drafts.of(item.sequence.request_id)) for item in plan]
-        started = self.clock()
-        forward = self.target.forward(feeds, taps=self.drafting.taps) if feeds else Forward([], [])
-        return forward, self.clock() - started
-
-    def _feed(self, item: Scheduled, draft: Draft) -> Feed:
-        sequence = item.sequence
-        start, table = sequence.cached_len, self.kv.table(sequence.request_id)
-        stop = start + item.count
-        logit_rows = 1 + len(draft) if item.samples else 0
-        return Feed(
-            tokens=[*sequence.tokens[start:stop], *draft.tokens],
-            start=start,
-            prompt_len=sequence.prompt_len,
-            slots=table.slots(0, stop + len(draft)),
-            first_slot=table.run(),
-            parents=draft.parents,
-            logit_rows=item.count if sequence.wants_prompt_logprobs and start < sequence.prompt_len else logit_rows,
-        )
-
-    def _judge(self, plan: Plan, drafts: Drafts, forward: Forward) -> Round:
-        round_ = Round()
-        sampled = [
-            (item, logits)
-            for item, logits in zip(plan, forward.logits, strict=True)
-            if item.samples and item.sequence.remaining > 0
-        ]
-        trials = [self._trial(item.sequence, drafts, logits) for item, logits in sampled]
-        judged = {
-            item.sequence.request_id: found
-            for (item, _), found in zip(sampled, judge(trials, self.vocab_size), strict=True)
-        }
-        for item, logits in zip(plan, forward.logits, strict=True):
-            request_id = item.sequence.request_id
+    def _judge(self, turns: Sequence[Turn]) -> None:
+        """Put the rules over all sampled rows in one call, then see what each request gets."""
+        for turn in turns:
+            turn.forget_broken_rows()
+        due = [turn for turn in turns if turn.samples and turn.error is None and turn.sequence.remaining > 0]
+        verdicts = judge([turn.trial() for turn in due], self.vocab_size)
+        for turn, found in zip(due, verdicts, strict=True):
+            if isinstance(found, Exception):
+                turn.error = found
+            else:
+                turn.verdict = found
+        for turn in turns:
             try:
-                self._conclude(item, drafts.of(request_id), logits, judged.get(request_id), round_)
+                self._conclude(turn)
             except Exception as error:  # whatever one request raises ends that request alone
-                item.sequence.finish_reason = FinishReason.ERROR
                 message = str(error) if isinstance(error, GamanehError) else f"{type(error).__name__}: {error}"
-                round_.outputs.append(replace(cut_off(item.sequence), error=message))
-        return round_
+                turn.error, turn.verdict = error, None
+                turn.sequence.finish_reason = FinishReason.ERROR
+                turn.output = replace(cut_off(turn.sequence), error=message)
 
-    def _trial(self, sequence: SequenceState, drafts: Drafts, logits: Tensor) -> Trial:
-        draft = drafts.of(sequence.request_id)
-        return Trial(sequence.rule, draft, logits[-(1 + len(draft)) :], sequence.sampler, len(sequence.tokens))
-
-    def _conclude(
-        self, item: Scheduled, draft: Draft, logits: Tensor, found: Verdict | Exception | None, round_: Round
-    ) -> None:
-        """From a verdict to what the request gets; None where no token was due."""
-        sequence = item.sequence
+    def _conclude(self, turn: Turn) -> None:
+        """From a verdict to what the request gets."""
+        sequence, scores = turn.sequence, turn.scores
+        if turn.error is not None:
+            raise turn.error
+        assert scores is not None, f"{turn.request_id} has no scores"
         if sequence.wants_prompt_logprobs and sequence.cached_len < sequence.prompt_len:
-            add_prompt_logprobs(sequence, sequence.cached_len, logits)
-        if not item.samples:
+            add_prompt_logprobs(sequence, sequence.cached_len, scores)
+        if not turn.samples:
             return
-        if isinstance(found, Exception):
-            raise found
         prompt_logprobs = tuple(sequence.prompt_logprobs) if sequence.wants_prompt_logprobs else None
-        if found is None:
+        if turn.verdict is None:
             sequence.finish_reason = FinishReason.LENGTH
-            output = StepOutput(sequence.request_id, finish_reason=FinishReason.LENGTH)
+            output = StepOutput(turn.request_id, finish_reason=FinishReason.LENGTH)
         else:
-            emission = emit(sequence, draft, found, logits[-(1 + len(draft)) :])
-            round_.verdicts[sequence.request_id], round_.emitted[sequence.request_id] = found, emission.emitted
-            output = emission.output
-        round_.outputs.append(replace(output, prompt_logprobs=prompt_logprobs))
+            emission = emit(sequence, turn.draft, turn.verdict, turn.sampled_scores())
+            turn.emitted, output = emission.emitted, emission.output
+        turn.output = replace(output, prompt_logprobs=prompt_logprobs)
 
-    def _commit(self, plan: Plan, round_: Round, forward: Forward) -> None:
-        """Accepted slots stay, the rest and the unused reservation are freed."""
-        for at, item in enumerate(plan):
-            sequence = item.sequence
-            verdict = round_.verdicts.get(sequence.request_id)
-            path = verdict.path if verdict and not sequence.finish_reason else ()
-            if forward.hidden:
-                kept = [*range(item.count), *(item.count + node for node in path)]
-                self.drafting.keep_hidden(sequence, forward.hidden[at][kept])
-            self.kv.commit(sequence.request_id, sequence.tokens, item.count, path)
-            sequence.cached_len = self.kv.length(sequence.request_id)
+    def _commit(self, turns: Sequence[Turn]) -> None:
+        """Keep accepted rows; what a failed turn wrote goes with its request, and nobody finds it."""
+        sound = [turn for turn in turns if turn.error is None]
+        for turn in sound:
+            turn.kept = turn.verdict.path if turn.verdict and not turn.sequence.finish_reason else ()
+            if turn.hidden is not None:
+                kept = [*range(turn.count), *(turn.count + node for node in turn.kept)]
+                self.drafting.keep_hidden(turn.sequence, turn.hidden[kept])
+        self.backend.commit(sound)
+        for turn in sound:
+            turn.sequence.cached_len = self.backend.length(turn.request_id)
 
-    def _observe(self, plan: Plan, drafts: Drafts, round_: Round, times: tuple[float, float]) -> None:
-        """Proposers, cost model and everybody who reads step reports learn what happened.
-
-        Args:
-            times: seconds of the target's forward, and of everything after the drafts.
-        """
-        seconds, cost = times
-        decoding = [
-            item for item in plan if item.sequence.request_id in round_.verdicts and item.decision is not PREFILL
+    def _learn(self, turns: Sequence[Turn], watch: Stopwatch) -> None:
+        """Tell proposers, controller and everybody who reads step reports what happened."""
+        decoding = [turn for turn in turns if turn.verdict is not None and turn.decision is not PREFILL]
+        consulted = self.drafting.consulted
+        reports = [
+            turn.report(
+                batch_size=len(decoding),
+                draft_seconds=consulted[turn.decision.proposer].seconds if turn.decision.proposer in consulted else 0.0,
+                verify_seconds=watch.verify_seconds,
+            )
+            for turn in decoding
         ]
-        reports = [self._report(item, drafts, round_, seconds, len(decoding)) for item in decoding]
-        self.drafting.observe(drafts, round_.verdicts)
-        self.steering.observe(drafts, reports, cost if len(decoding) == len(plan) else None)
+        self.drafting.observe(turns)
+        seconds = self.clock() - watch.drafted
+        self.steering.observe(decoding, reports, seconds if len(decoding) == len(turns) else None)
         for report in reports:
             for observer in self.observers:
                 observer(report)
 
-    def _report(self, item: Scheduled, drafts: Drafts, round_: Round, seconds: float, batch_size: int) -> StepReport:
-        request_id = item.sequence.request_id
-        draft, verdict = drafts.of(request_id), round_.verdicts[request_id]
-        accepted = min(verdict.accepted, round_.emitted[request_id])
-        return StepReport(
-            request_id=request_id,
-            proposer=item.decision.proposer,
-            rule=item.sequence.rule.name,
-            drafted=len(draft),
-            depth=draft.depth,
-            accepted=accepted,
-            emitted=round_.emitted[request_id],
-            batch_size=batch_size,
-            context_len=item.sequence.cached_len,
-            draft_seconds=drafts.seconds.get(item.decision.proposer, 0.0),
-            verify_seconds=seconds,
-            decision=item.decision.depth,
-            reason=item.decision.reason,
-            reason_code=item.decision.code,
-            shares=shares(draft, verdict.path[:accepted]),
-            details=item.decision.details,
-            beyond=verdict.accepted - accepted,
-        )
-
-    def _deliver(self, round_: Round) -> None:
-        """Everything that a round emits is handed out at once, when it ends."""
-        now = time.perf_counter()
-        for output in round_.outputs:
-            self._sequences[output.request_id].timeline.deliver(len(output.emitted), now)
-
-    def _let_go(self, plan: Plan) -> None:
-        """Free what finished requests hold, and what proposers keep for preempted ones."""
-        for item in plan:
-            if item.sequence.finish_reason is not None:
-                self._finish(item.sequence)
+    def _deliver(self, turns: Sequence[Turn], watch: Stopwatch) -> list[StepOutput]:
+        """Hand out at once all that the round brought, and let finished and preempted requests go."""
+        now = self.clock()
+        for turn in turns:
+            if turn.output is not None:
+                turn.sequence.timeline.deliver(len(turn.output.emitted), now)
+            if turn.sequence.finish_reason is not None:
+                self._finish(turn.sequence)
         if self.scheduler.preempted:
             self.drafting.drop([sequence.request_id for sequence in self.scheduler.preempted])
+        self._report_step(turns, watch)
+        return [turn.output for turn in turns if turn.output is not None]
 
-    def _report_batch(self, plan: Plan, drafts: Drafts, round_: Round, times: tuple[float, float]) -> None:
-        if not plan or not self.batch_observers:
+    def _report_step(self, turns: Sequence[Turn], watch: Stopwatch) -> None:
+        if not turns or not self.batch_observers:
             return
-        started, verify_seconds = times
         report = batch_report(
-            plan,
-            drafts,
-            round_.outputs,
+            turns,
             self.cost,
+            draft_seconds={name: consulted.seconds for name, consulted in self.drafting.consulted.items()},
             preempted=len(self.scheduler.preempted),
-            verify_seconds=verify_seconds,
-            step_seconds=time.perf_counter() - started,
+            verify_seconds=watch.verify_seconds,
+            step_seconds=self.clock() - watch.started,
         )
         for observer in self.batch_observers:
             observer(report)
@@ -357,12 +270,13 @@ class Engine:
         self.steering.finished(sequence)
         del self._sequences[sequence.request_id]
         assert sequence.finish_reason is not None, f"{sequence.request_id} is let go but has not ended"
-        sequence.timeline.finish(sequence.finish_reason)
+        sequence.timeline.finish(sequence.finish_reason, self.clock())
         for observer in self.request_observers:
             observer(sequence.timeline)
 
     def check_integrity(self) -> None:
-        """Raise AssertionError when the cache's books do not agree with the requests at hand."""
-        self.kv.check_integrity()
-        running = {sequence.request_id for sequence in self.scheduler.running}
-        assert len(self.kv) == len(running), f"{len(self.kv)} sequences in the cache, {len(running)} running"
+        """Raise AssertionError when the backend's books do not agree with the requests at hand."""
+        self.backend.check_integrity()
+        for sequence in self.scheduler.running:
+            length = self.backend.length(sequence.request_id)
+            assert length == sequence.cached_len, f"{sequence.request_id}: {sequence.cached_len} tokens, not {length}"

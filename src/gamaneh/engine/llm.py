@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from gamaneh.core import AUTO, PLAIN, FinishReason, Origin, StepOutput, StepReport, TokenLogprob
+from gamaneh.core import AUTO, PLAIN, FinishReason, MaskSource, Origin, Request, StepOutput, StepReport, TokenLogprob
 from gamaneh.engine.assembly import build_engine, check_devices
 from gamaneh.engine.engine import Engine
 from gamaneh.errors import InvalidRequest
@@ -17,7 +17,6 @@ from gamaneh.heads.locate import HeadsSource, check_heads, open_heads
 from gamaneh.models.loading import DRAFT, TARGET, LoadedModel, OpenModel, Role, load, open_model
 from gamaneh.models.tokenizer import Tokenizer
 from gamaneh.options import EngineOptions, SamplingParams, SpeculationOptions
-from gamaneh.sampling.edits import MaskSource
 
 Prompt = str | Sequence[int]
 Model = str | Path | LoadedModel
@@ -196,12 +195,14 @@ class LLM:
         salt: str,
     ) -> str:
         return self.engine.add(
-            self._ids(prompt),
-            params,
-            reference=self._reference_ids(reference),
-            speculation=speculation,
-            mask=mask,
-            salt=salt,
+            Request(
+                self._ids(prompt),
+                params,
+                drafting=speculation,
+                reference=self._reference_ids(reference),
+                mask=mask,
+                salt=salt,
+            )
         )
 
     def _add(

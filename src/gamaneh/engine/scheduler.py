@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 
-from gamaneh.core import PLAIN, Decision, ReasonCode
+from gamaneh.core import PLAIN, Backend, Decision, FinishReason, ReasonCode
 from gamaneh.engine.sequence import SequenceState
-from gamaneh.kv.manager import KVManager
+from gamaneh.engine.turn import Turn
 from gamaneh.options import EngineOptions
+
+Clock = Callable[[], float]
 
 Decide = Callable[[Sequence[SequenceState]], Sequence[Decision]]
 
@@ -17,26 +18,11 @@ PREFILL = Decision(PLAIN, 0, 0, "the prompt is still being read", ReasonCode.PRE
 NO_ROOM = Decision(PLAIN, 0, 0, "no room in the KV cache or the step for a draft", ReasonCode.NO_ROOM)
 
 
-@dataclass(frozen=True, slots=True)
-class Scheduled:
-    """One request's part of a step.
-
-    Args:
-        count: pending tokens to feed.
-        samples: they are all of the pending tokens, so the round emits.
-    """
-
-    sequence: SequenceState
-    count: int
-    decision: Decision
-    samples: bool
-
-
 class Scheduler:
     """Holds the waiting and the running requests and plans each step."""
 
-    def __init__(self, kv: KVManager, options: EngineOptions) -> None:
-        self.kv, self.options = kv, options
+    def __init__(self, backend: Backend, options: EngineOptions, clock: Clock) -> None:
+        self.backend, self.options, self.clock = backend, options, clock
         self.waiting: deque[SequenceState] = deque()
         self.running: list[SequenceState] = []
         self.preempted: list[SequenceState] = []
@@ -45,29 +31,35 @@ class Scheduler:
         yield from self.running
         yield from self.waiting
 
+    @property
+    def decoding(self) -> list[SequenceState]:
+        """Running requests that have read their prompt, oldest first."""
+        return [sequence for sequence in self.running if sequence.decoding]
+
     def add(self, sequence: SequenceState) -> None:
         """Queue a request behind those of its priority."""
-        behind = (at for at, other in enumerate(self.waiting) if other.priority < sequence.priority)
+        behind = (at for at, other in enumerate(self.waiting) if other.request.priority < sequence.request.priority)
         self.waiting.insert(next(behind, len(self.waiting)), sequence)
 
     def remove(self, sequence: SequenceState) -> None:
-        """Forget a request and free its blocks."""
+        """Forget a request and free its blocks; one that failed leaves no prefix behind."""
         if sequence in self.running:
             self.running.remove(sequence)
-            self.kv.free(sequence.request_id)
+            failed = sequence.finish_reason is FinishReason.ERROR
+            self.backend.release([sequence.request_id], publish=not failed)
         else:
             self.waiting.remove(sequence)
 
-    def plan(self, decide: Decide) -> list[Scheduled]:
-        """Choose rows for one step and reserve their blocks.
+    def schedule(self, decide: Decide) -> list[Turn]:
+        """Choose who runs in this step and how many rows each feeds, and reserve room for them.
 
         Decoding requests come first, oldest first, so that a long prompt never holds them up; then
         prompts by priority, in the order of arrival. Short of blocks, drafts go first, then the
         youngest request of the lowest priority.
         """
         self.preempted = []
-        plan: list[Scheduled] = []
-        decoding = [sequence for sequence in self.running if sequence.decoding]
+        plan: list[Turn] = []
+        decoding = self.decoding
         decisions = dict(zip((s.request_id for s in decoding), decide(decoding), strict=True)) if decoding else {}
         for sequence in decoding:
             self._plan_decode(plan, sequence, decisions[sequence.request_id])
@@ -77,30 +69,30 @@ class Scheduler:
             self._admit(plan)
         return plan
 
-    def _plan_decode(self, plan: list[Scheduled], sequence: SequenceState, decision: Decision) -> None:
+    def _plan_decode(self, plan: list[Turn], sequence: SequenceState, decision: Decision) -> None:
         room = self._room(plan) - 1
         if room < 0 or sequence not in self.running:
             return
-        if decision.nodes > room or not self.kv.reserve(sequence.request_id, 1 + decision.nodes):
+        if decision.nodes > room or not self.backend.reserve(sequence.request_id, 1 + decision.nodes):
             if not self._reserve(plan, sequence, 1):
                 return
             decision = decision if decision.nodes == 0 else NO_ROOM
-        plan.append(Scheduled(sequence, 1, decision, samples=True))
+        plan.append(_turn(sequence, 1, decision))
 
-    def _plan_prefill(self, plan: list[Scheduled], sequence: SequenceState) -> None:
+    def _plan_prefill(self, plan: list[Turn], sequence: SequenceState) -> None:
         count = min(sequence.num_pending, self._room(plan))
         if count > 0 and sequence in self.running and self._reserve(plan, sequence, count):
-            plan.append(Scheduled(sequence, count, PREFILL, samples=count == sequence.num_pending))
+            plan.append(_turn(sequence, count, PREFILL))
 
-    def _room(self, plan: list[Scheduled]) -> int:
-        return self.options.step_tokens - sum(item.count + item.decision.nodes for item in plan)
+    def _room(self, plan: list[Turn]) -> int:
+        return self.options.step_tokens - sum(turn.count + turn.decision.nodes for turn in plan)
 
-    def _reserve(self, plan: list[Scheduled], sequence: SequenceState, count: int) -> bool:
+    def _reserve(self, plan: list[Turn], sequence: SequenceState, count: int) -> bool:
         """Reserve blocks, preempting the least and youngest requests that are not in the plan yet."""
-        planned = {item.sequence.request_id for item in plan}
-        while not self.kv.reserve(sequence.request_id, count):
+        planned = {turn.request_id for turn in plan}
+        while not self.backend.reserve(sequence.request_id, count):
             unplanned = [s for s in reversed(self.running) if s.request_id not in planned]
-            victim = min(unplanned, key=lambda s: s.priority)
+            victim = min(unplanned, key=lambda s: s.request.priority)
             self._preempt(victim)
             if victim is sequence:
                 return False
@@ -109,29 +101,43 @@ class Scheduler:
     def _preempt(self, sequence: SequenceState) -> None:
         """Give all blocks back; the request is read again from its tokens when there is room."""
         self.running.remove(sequence)
-        self.kv.free(sequence.request_id)
+        self.backend.release([sequence.request_id])
         sequence.cached_len = 0
         if sequence.hidden is not None:
             sequence.hidden.clear()
         sequence.prompt_logprobs.clear()
-        sequence.timeline.preempt()
-        before = (at for at, other in enumerate(self.waiting) if other.priority <= sequence.priority)
+        sequence.timeline.preempt(self.clock())
+        before = (at for at, other in enumerate(self.waiting) if other.request.priority <= sequence.request.priority)
         self.waiting.insert(next(before, len(self.waiting)), sequence)
         self.preempted.append(sequence)
 
-    def _can_admit(self, plan: list[Scheduled]) -> bool:
+    def _can_admit(self, plan: list[Turn]) -> bool:
         """Room for the first waiting request, whole: half of one would only be preempted again."""
         if not self.waiting or self.preempted or len(self.running) >= self.options.max_batch or self._room(plan) <= 0:
             return False
         first = self.waiting[0]
-        blocks = -(-min(len(first.tokens) + 1, first.limit) // self.kv.pool.block_size)
-        return blocks <= self.kv.pool.available
+        return self.backend.room().fits(min(len(first.tokens) + 1, first.limit))
 
-    def _admit(self, plan: list[Scheduled]) -> None:
+    def _admit(self, plan: list[Turn]) -> None:
         sequence = self.waiting.popleft()
         self.running.append(sequence)
-        sequence.cached_len = self.kv.admit(
-            sequence.request_id, sequence.tokens, sequence.prompt_len, salt=sequence.salt
+        sequence.cached_len = self.backend.admit(
+            sequence.request_id, sequence.tokens, prompt_len=sequence.prompt_len, salt=sequence.salt
         )
-        sequence.timeline.admit(sequence.cached_len)
+        sequence.timeline.admit(sequence.cached_len, self.clock())
         self._plan_prefill(plan, sequence)
+
+
+def _turn(sequence: SequenceState, count: int, decision: Decision) -> Turn:
+    samples = count == sequence.num_pending
+    wants_all = sequence.wants_prompt_logprobs and sequence.cached_len < sequence.prompt_len
+    return Turn(
+        request_id=sequence.request_id,
+        tokens=sequence.tokens,
+        count=count,
+        prompt_len=sequence.prompt_len,
+        logit_rows=count if wants_all else int(samples),
+        sequence=sequence,
+        decision=decision,
+        samples=samples,
+    )

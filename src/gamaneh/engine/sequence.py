@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from gamaneh.core import FinishReason, Origin, Rule, TokenLogprob, TokenMask
+from gamaneh.core import FinishReason, Origin, Request, Rule, TokenLogprob, TokenMask
 from gamaneh.engine.detokenizer import Detokenizer
 from gamaneh.engine.hidden import HiddenWindow
 from gamaneh.metrics.timeline import RequestTimeline
@@ -29,36 +28,45 @@ class SequenceState:
     """A request's tokens and what is needed to continue them.
 
     Args:
+        request: what was asked for, checked, with its id and its way of drafting.
         tokens: prompt and emitted tokens. The *pending* ones are `tokens[cached_len:]`.
-        cached_len: tokens whose keys and values are in the target's cache.
+        cached_len: tokens whose rows are in the target's cache.
         limit: most tokens, prompt included.
-        priority: larger is admitted first and preempted last.
+        salt: keeps its prefixes apart from others'; the request's own, but for one that must read its whole prompt.
         mask: which tokens may come next, beside the sampling parameters.
         untold: emitted tokens whose text is not certain yet.
         hidden: tapped hidden states of the last tokens in the cache; None when no proposer reads them.
     """
 
-    request_id: str
+    request: Request
+    drafting: SpeculationOptions
     tokens: list[int]
-    prompt_len: int
     limit: int
-    params: SamplingParams
-    speculation: SpeculationOptions
     sampler: RequestSampler
     rule: Rule
     detokenizer: Detokenizer
     timeline: RequestTimeline
     end_ids: frozenset[int]
+    salt: str
     mask: TokenMask | None = None
-    salt: str = ""
-    priority: int = 0
-    reference: Sequence[int] = ()
     cached_len: int = 0
     hidden: HiddenWindow | None = None
     finish_reason: FinishReason | None = None
     prompt_logprobs: list[TokenLogprob | None] = field(default_factory=list)
     origins: list[Origin] = field(default_factory=list)
     untold: deque[Untold] = field(default_factory=deque)
+
+    @property
+    def request_id(self) -> str:
+        return self.request.id
+
+    @property
+    def params(self) -> SamplingParams:
+        return self.request.params
+
+    @property
+    def prompt_len(self) -> int:
+        return len(self.request.prompt)
 
     @property
     def num_pending(self) -> int:

@@ -12,10 +12,10 @@ from gamaneh.control.quarantine import Fault, Quarantine
 from gamaneh.control.round import Candidate
 from gamaneh.control.router import Features, Router
 from gamaneh.control.snapshot import SpeculationSnapshot, Totals, take_snapshot
-from gamaneh.core import Decision, Draft, Needs, Proposer, ReasonCode, StepReport
-from gamaneh.engine.drafting import Clock, Drafting, Drafts
+from gamaneh.core import Backend, Decision, Draft, Needs, Proposer, ReasonCode, StepReport
+from gamaneh.engine.drafting import Clock, Consulted, Drafting
 from gamaneh.engine.sequence import SequenceState
-from gamaneh.models.runner import Runner
+from gamaneh.engine.turn import Turn
 
 
 class Steering:
@@ -26,7 +26,7 @@ class Steering:
             that are to find out how slow it is switch that off.
     """
 
-    def __init__(self, target: Runner, proposers: Mapping[str, Proposer], clock: Clock) -> None:
+    def __init__(self, target: Backend, proposers: Mapping[str, Proposer], vocab_size: int, clock: Clock) -> None:
         self.leaves_out_slow = True
         self.quarantine = Quarantine()
         self.cost = CostModel(target.computed_rows)
@@ -35,7 +35,7 @@ class Steering:
         self._ledgers: dict[str, Ledger] = {}
         self._totals: dict[str, Totals] = {}
         self.router = Router(self.quarantine, self._needs)
-        self.drafting = Drafting(proposers, self.quarantine, target.vocab_size, clock)
+        self.drafting = Drafting(proposers, self.quarantine, vocab_size, clock)
         for name, proposer in proposers.items():
             self.register(name, proposer)
 
@@ -55,32 +55,29 @@ class Steering:
 
         return self.controller.decide([self._candidate(sequence) for sequence in sequences], peek)
 
-    def observe(self, drafts: Drafts, reports: Sequence[StepReport], seconds: float | None) -> None:
+    def observe(self, turns: Sequence[Turn], reports: Sequence[StepReport], seconds: float | None) -> None:
         """Learn from a round.
 
         Args:
-            reports: one per request that was decoding.
+            turns: those that were decoding and have a verdict.
+            reports: one per turn, in their order.
             seconds: of the round without its drafts; None when it read prompts as well.
         """
         if not reports:
             return
         size, context = len(reports), sum(report.context_len for report in reports)
-        for name in self.drafting.proposers.keys() & drafts.seconds.keys():
+        for name, consulted in self.drafting.consulted.items():
             self.controller.observe_draft(
-                name,
-                drafts.depth(name),
-                drafts.seconds[name],
-                batch=len(drafts.rows.get(name, [])),
-                lag=drafts.lag[name],
+                name, consulted.longest, consulted.seconds, batch=consulted.requests, lag=consulted.lag
             )
             own = [report for report in reports if report.proposer == name]
-            self._totals[name].add(own, drafts.seconds[name])
-            self._weigh(name, drafts, own, size, context)
+            self._totals[name].add(own, consulted.seconds)
+            self._weigh(name, consulted, own, size, context)
         if seconds is not None:
             rows = size + sum(report.drafted for report in reports)
             self.cost.observe_verify(rows, seconds, batch=size, context=context)
-        for report in reports:
-            self.controller.observe(report, drafts.of(report.request_id).grade)
+        for turn, report in zip(turns, reports, strict=True):
+            self.controller.observe(report, turn.draft.grade)
 
     def snapshot(self) -> SpeculationSnapshot:
         """What is going on, in words and numbers; to be taken between two steps."""
@@ -95,7 +92,7 @@ class Steering:
         self.drafting.drop([sequence.request_id])
 
     def _candidate(self, sequence: SequenceState) -> Candidate:
-        options, features = sequence.speculation, _features(sequence)
+        options, features = sequence.drafting, _features(sequence)
         return Candidate(
             sequence.request_id,
             self.router.routes(options.proposer, features),
@@ -107,13 +104,13 @@ class Steering:
             self.router.expected_tokens(features),
         )
 
-    def _weigh(self, name: str, drafts: Drafts, reports: Sequence[StepReport], size: int, context: int) -> None:
+    def _weigh(self, name: str, consulted: Consulted, reports: Sequence[StepReport], size: int, context: int) -> None:
         """Quarantine a proposer that costs more than it saves. Probes may, having a budget, and so may catching up."""
         probed = any(report.reason_code is ReasonCode.PROBE for report in reports)
-        if not self.leaves_out_slow or not reports or probed or drafts.lag[name] >= LONG_LAG * len(reports):
+        if not self.leaves_out_slow or not reports or probed or consulted.lag >= LONG_LAG * len(reports):
             return
         account = Account(
-            spent=drafts.seconds[name],
+            spent=consulted.seconds,
             saved=sum(report.emitted - 1 for report in reports),
             plain_seconds=self.cost.verify_seconds(size, batch=size, context=context),
             batch_size=size,

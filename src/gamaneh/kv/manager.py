@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from gamaneh.errors import OutOfMemory
-from gamaneh.kv.cache import KVCache
 from gamaneh.kv.pool import BlockPool
 from gamaneh.kv.prefix import PrefixCursor
 from gamaneh.kv.table import BlockTable
@@ -30,6 +30,17 @@ class KVStats:
     evictions: int
 
 
+class SlotStore(Protocol):
+    """The tensors of a cache, as far as the manager touches them."""
+
+    @property
+    def nbytes(self) -> int: ...
+
+    def move(self, source: Sequence[int], target: Sequence[int]) -> None:
+        """Copy slots to other slots in all layers at once; the two may overlap."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class _Sequence:
     table: BlockTable
@@ -47,7 +58,7 @@ class KVManager:
         cache: the tensors, needed to compact accepted paths of trees; None leaves them alone.
     """
 
-    def __init__(self, pool: BlockPool, cache: KVCache | None = None) -> None:
+    def __init__(self, pool: BlockPool, cache: SlotStore | None = None) -> None:
         self.pool = pool
         self.cache = cache
         self._sequences: dict[str, _Sequence] = {}
@@ -136,6 +147,13 @@ class KVManager:
         sequence = self._sequences[request_id]
         sequence.cursor.rewind(length // self.pool.block_size)
         return sequence.table.truncate(length)
+
+    def withdraw(self, request_id: str) -> None:
+        """Offer nothing of this sequence for reuse any more, before it is freed."""
+        sequence = self._sequences[request_id]
+        sequence.cursor.rewind(0)
+        for block in reversed(sequence.table.blocks):
+            self.pool.withdraw(block)
 
     def free(self, request_id: str) -> None:
         """Let a sequence go with all it holds. What it published stays reusable."""

@@ -113,6 +113,11 @@ class BlockPool:
             self._withdraw(block)
         return True
 
+    def withdraw(self, block: int) -> None:
+        """Offer this block for reuse no more, whoever holds it."""
+        if block in self._published:
+            self._withdraw(block)
+
     def check_integrity(self) -> None:
         """Raise AssertionError when the books do not agree, O(num_blocks)."""
         self._free.check_integrity()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass, field
 from itertools import pairwise
 
@@ -11,7 +10,7 @@ from gamaneh.core import FinishReason
 
 @dataclass(slots=True)
 class RequestTimeline:
-    """Marks of one request, in seconds of `time.perf_counter`.
+    """Marks of one request, in seconds of the engine's clock.
 
     A time that is not known, because the request ended before, is None.
 
@@ -29,7 +28,7 @@ class RequestTimeline:
     request_id: str
     prompt_tokens: int
     proposer: str
-    arrived: float = field(default_factory=time.perf_counter)
+    arrived: float
     scheduled: float | None = None
     cached_tokens: int = 0
     token_times: list[float] = field(default_factory=list)
@@ -37,22 +36,22 @@ class RequestTimeline:
     finished: float | None = None
     finish_reason: FinishReason | None = None
 
-    def admit(self, cached_tokens: int) -> None:
+    def admit(self, cached_tokens: int, at: float) -> None:
         """The request is in the batch; only the first time counts."""
         if self.scheduled is None:
-            self.scheduled, self.cached_tokens = time.perf_counter(), cached_tokens
+            self.scheduled, self.cached_tokens = at, cached_tokens
 
-    def preempt(self) -> None:
+    def preempt(self, at: float) -> None:
         """The request is out of the batch again."""
-        self.preempted.append(time.perf_counter())
+        self.preempted.append(at)
 
     def deliver(self, count: int, at: float) -> None:
         """A round that ended at `at` emitted `count` tokens, or none."""
         self.token_times += [at] * count
 
-    def finish(self, reason: FinishReason) -> None:
+    def finish(self, reason: FinishReason, at: float) -> None:
         """The request has ended."""
-        self.finished, self.finish_reason = time.perf_counter(), reason
+        self.finished, self.finish_reason = at, reason
 
     @property
     def output_tokens(self) -> int:

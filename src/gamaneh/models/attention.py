@@ -21,9 +21,13 @@ class LayerCache(Protocol):
 
 
 def write_cache(keys: Tensor, values: Tensor, batch: FlatBatch, new_keys: Tensor, new_values: Tensor) -> None:
-    """Store the rows' keys and values, `[num_rows, num_kv_heads, head_dim]`, at their slots."""
-    keys.index_copy_(0, batch.slots, new_keys)
-    values.index_copy_(0, batch.slots, new_values)
+    """Store the rows' keys and values, `[num_rows, num_kv_heads, head_dim]`, at their slots, and never NaN.
+
+    A masked slot still enters the sums of others, with weight zero, and 0 x NaN is NaN. The row that is not finite
+    shows it in its own output.
+    """
+    keys.index_copy_(0, batch.slots, new_keys.nan_to_num(0.0, 0.0, 0.0))
+    values.index_copy_(0, batch.slots, new_values.nan_to_num(0.0, 0.0, 0.0))
 
 
 def attend(

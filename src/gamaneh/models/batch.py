@@ -14,56 +14,11 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from gamaneh.kv.placing import TRASH_SLOT, Placed
 from gamaneh.models.tiling import Tiling, round_up
-
-TRASH_SLOT = 0
-"""Padding rows write their keys and values here."""
 
 KV_MULTIPLE = 64
 """Keys and values are padded to a multiple of this, with a mask."""
-
-
-@dataclass(slots=True)
-class Feed:
-    """What one sequence feeds into one forward.
-
-    Args:
-        tokens: pending tokens, then the tokens of the draft in node order.
-        start: how many tokens of the sequence are in the cache already.
-        prompt_len: length of the sequence's prompt.
-        slots: cache slot of every token from position 0 to `start + len(tokens)`, in order.
-        first_slot: the first slot, when all slots are consecutive; else None.
-        parents: parents of the draft's nodes; their number tells where the draft begins.
-        logit_rows: how many of the last rows need logits.
-    """
-
-    tokens: Sequence[int]
-    start: int
-    prompt_len: int
-    slots: Sequence[int]
-    first_slot: int | None = None
-    parents: tuple[int, ...] = ()
-    logit_rows: int = 1
-
-    @property
-    def num_pending(self) -> int:
-        return len(self.tokens) - len(self.parents)
-
-    @property
-    def num_prompt_rows(self) -> int:
-        return max(0, min(self.prompt_len - self.start, self.num_pending))
-
-    @property
-    def is_chain(self) -> bool:
-        return all(parent == node - 1 for node, parent in enumerate(self.parents))
-
-    def positions(self) -> list[int]:
-        """Absolute position of each row; a draft node stands at its depth below the last pending token."""
-        positions = list(range(self.start, self.start + self.num_pending))
-        base, first = positions[-1], len(positions)
-        for parent in self.parents:
-            positions.append(base + 1 if parent < 0 else positions[first + parent] + 1)
-        return positions
 
 
 @dataclass(slots=True)
@@ -160,7 +115,7 @@ class FlatBatch:
     feed_rows: list[list[int]]
 
 
-def build_batch(feeds: Sequence[Feed], tiling: Tiling, num_slots: int, device: torch.device) -> FlatBatch:
+def build_batch(feeds: Sequence[Placed], tiling: Tiling, num_slots: int, device: torch.device) -> FlatBatch:
     """Lay the feeds out as one flat batch."""
     feed_rows, generated, prompt = _assign_rows(feeds)
     generated_pad = tiling.padded(generated)
@@ -193,7 +148,7 @@ def build_batch(feeds: Sequence[Feed], tiling: Tiling, num_slots: int, device: t
     )
 
 
-def _assign_rows(feeds: Sequence[Feed]) -> tuple[list[list[int]], int, int]:
+def _assign_rows(feeds: Sequence[Placed]) -> tuple[list[list[int]], int, int]:
     """Number the rows of each lane from zero."""
     feed_rows: list[list[int]] = []
     generated = prompt = 0
@@ -205,7 +160,7 @@ def _assign_rows(feeds: Sequence[Feed]) -> tuple[list[list[int]], int, int]:
 
 
 def _attention_groups(
-    feeds: Sequence[Feed],
+    feeds: Sequence[Placed],
     feed_rows: list[list[int]],
     tiling: Tiling,
     num_slots: int,
@@ -225,7 +180,7 @@ def _attention_groups(
     return groups
 
 
-def _generated_spans(feed: Feed, rows: list[int], tiling: Tiling) -> list[Span]:
+def _generated_spans(feed: Placed, rows: list[int], tiling: Tiling) -> list[Span]:
     head, pending = feed.num_prompt_rows, feed.num_pending
     if feed.is_chain:
         return _chain_spans(feed, rows, head, len(rows), tiling.queries)
@@ -234,7 +189,7 @@ def _generated_spans(feed: Feed, rows: list[int], tiling: Tiling) -> list[Span]:
     return [*_chain_spans(feed, rows, head, pending, tiling.queries), *_path_spans(feed, rows, tiling.queries)]
 
 
-def _chain_spans(feed: Feed, rows: list[int], first: int, last: int, tile: int) -> list[Span]:
+def _chain_spans(feed: Placed, rows: list[int], first: int, last: int, tile: int) -> list[Span]:
     spans = []
     for done in range(first, last, tile or max(last - first, 1)):
         stop = min(done + tile, last) if tile else last
@@ -243,7 +198,7 @@ def _chain_spans(feed: Feed, rows: list[int], first: int, last: int, tile: int) 
     return spans
 
 
-def _tree_span(feed: Feed, rows: list[int], head: int) -> Span:
+def _tree_span(feed: Placed, rows: list[int], head: int) -> Span:
     """Pending tokens from `head` on, and all nodes at once: a node sees what is pending and, by a mask, its path."""
     pending, num_nodes = feed.num_pending, len(feed.parents)
     visible = torch.zeros(len(rows) - head, num_nodes, dtype=torch.bool)
@@ -257,7 +212,7 @@ def _tree_span(feed: Feed, rows: list[int], head: int) -> Span:
     return Span(rows[head:], ends, reach, feed.slots, feed.first_slot, visible)
 
 
-def _path_spans(feed: Feed, rows: list[int], tile: int) -> list[Span]:
+def _path_spans(feed: Placed, rows: list[int], tile: int) -> list[Span]:
     """One span per leaf, its keys in the order of the path: the same sums as a chain would make.
 
     A mask over the whole tree would leave zeros between the keys of a path, and so change the

@@ -13,7 +13,8 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor
 
-from gamaneh.models.batch import Feed, build_batch
+from gamaneh.kv.placing import Placed
+from gamaneh.models.batch import build_batch
 from gamaneh.models.decoder import Decoder
 from gamaneh.models.tiling import FREE, Tiling
 
@@ -110,7 +111,7 @@ class _LayerProbe:
 
     def _run(self, start: int, stop: int) -> Tensor:
         first, decoder = self.context + start, self.decoder
-        feed = Feed([0] * (stop - start), first, 0, range(self.context + stop), first_slot=0)
+        feed = Placed([0] * (stop - start), first, 0, range(self.context + stop), first_slot=0)
         batch = build_batch([feed], FREE, self.cache.num_slots, decoder.device)
         layer = decoder.layers[0]
         rotation = None if layer.spec.rope is None else decoder.ropes[layer.spec.rope].rows(batch.positions)

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Protocol
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
+from gamaneh.core import Caps
+from gamaneh.kv.placing import Placed
 from gamaneh.models.attention import LayerCache
-from gamaneh.models.batch import Feed, build_batch
+from gamaneh.models.batch import build_batch
 from gamaneh.models.decoder import Decoder
 from gamaneh.models.invariance import measured_tiling
 from gamaneh.models.tiling import FREE
@@ -26,27 +27,12 @@ class Forward:
     Args:
         logits: for each feed `[logit_rows, vocab]`, in the type of the weights.
         hidden: for each feed `[num_tokens, num_taps, hidden]`; empty without taps.
+        broken: rows of a feed whose numbers are not finite, by the place of the feed.
     """
 
     logits: list[Tensor]
     hidden: list[Tensor]
-
-
-class Runner(Protocol):
-    """Anything that can verify: a decoder, or a scripted model in tests."""
-
-    vocab_size: int
-    max_context: int
-    weight_bytes: int
-
-    @property
-    def invariant(self) -> bool: ...
-
-    def forward(self, feeds: Sequence[Feed], *, taps: Sequence[int] = (), num_layers: int | None = None) -> Forward: ...
-
-    def computed_rows(self, rows: int) -> int:
-        """How many rows a forward of `rows` generated rows really computes."""
-        ...
+    broken: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
 
 
 class DecoderRunner:
@@ -54,18 +40,23 @@ class DecoderRunner:
 
     def __init__(self, decoder: Decoder, cache: LayerCache, *, invariant: bool) -> None:
         self.decoder, self.cache = decoder, cache
-        self.vocab_size = decoder.config.vocab_size
-        self.max_context = decoder.config.max_context
-        self.weight_bytes = decoder.nbytes()
         self.tiling = measured_tiling(decoder) if invariant else FREE
+        config = decoder.config
+        self.caps = Caps(
+            vocab_size=config.vocab_size,
+            max_context=config.max_context,
+            num_layers=config.num_layers,
+            invariant=self.tiling.invariant,
+            weight_bytes=decoder.nbytes(),
+        )
 
     @property
-    def invariant(self) -> bool:
-        """Whether a row's bits do not depend on the rows beside it."""
+    def lanes_differ(self) -> bool:
+        """Prompt rows are computed in tiles of another size than generated rows."""
         return self.tiling.invariant
 
     @torch.inference_mode()
-    def forward(self, feeds: Sequence[Feed], *, taps: Sequence[int] = (), num_layers: int | None = None) -> Forward:
+    def forward(self, feeds: Sequence[Placed], *, taps: Sequence[int] = (), num_layers: int | None = None) -> Forward:
         """One forward over all feeds.
 
         Args:
@@ -78,6 +69,7 @@ class DecoderRunner:
         return Forward(
             logits=list(torch.split(logits, batch.logit_counts)),
             hidden=[torch.stack([tap[rows] for tap in tapped], dim=1) for rows in batch.feed_rows] if tapped else [],
+            broken=_broken(hidden, batch.feed_rows),
         )
 
     def computed_rows(self, rows: int) -> int:
@@ -94,3 +86,12 @@ class DecoderRunner:
         if padded > count:
             hidden = torch.cat([hidden, hidden.new_zeros(padded - count, hidden.shape[1])])
         return self.decoder.logits(hidden, self.tiling.splits(padded, 0))[:count]
+
+
+def _broken(hidden: Tensor, feed_rows: Sequence[Sequence[int]]) -> dict[int, tuple[int, ...]]:
+    """Rows of each feed whose last hidden state is not finite."""
+    if bool(hidden.sum().isfinite()):
+        return {}
+    bad = set((~hidden.isfinite().all(-1)).nonzero().flatten().tolist())
+    found = {at: tuple(place for place, row in enumerate(rows) if row in bad) for at, rows in enumerate(feed_rows)}
+    return {at: rows for at, rows in found.items() if rows}

@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Literal
 
-from gamaneh.core import EMPTY_DRAFT, Draft, Needs, ProposalRow, Verdict
-from gamaneh.kv.manager import KVManager
-from gamaneh.models.runner import Runner
+from gamaneh.core import EMPTY_DRAFT, Backend, Draft, Needs, ProposalRow, Verdict
 from gamaneh.proposers.bridge import Bridge, SameTokens
 from gamaneh.proposers.draft_reader import DraftReader
 from gamaneh.proposers.growth import DraftStyle, grow
@@ -17,8 +15,7 @@ class DraftModelProposer:
     """Drafts with a language model, all requests of a round in one batch.
 
     Args:
-        runner: runs the draft model.
-        kv: manages the draft model's cache.
+        backend: where the draft model runs.
         vocab_size: size of the target's vocabulary, padding included.
         sampling: `request` draws as the request does, `greedy` takes the most likely token.
         min_confidence: a path ends where the draft model's most likely token is less likely than this.
@@ -31,8 +28,7 @@ class DraftModelProposer:
 
     def __init__(
         self,
-        runner: Runner,
-        kv: KVManager,
+        backend: Backend,
         *,
         vocab_size: int,
         sampling: Literal["request", "greedy"] = "request",
@@ -41,7 +37,7 @@ class DraftModelProposer:
         bridge: Bridge | None = None,
         expected: tuple[float, ...] = (),
     ) -> None:
-        self.reader = DraftReader(runner, kv)
+        self.reader = DraftReader(backend)
         self.bridge = bridge or SameTokens(vocab_size)
         self.style = DraftStyle(sampling, min_confidence, branching)
         probs = sampling == "request" and self.bridge.gives_probs

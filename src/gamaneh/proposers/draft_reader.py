@@ -7,9 +7,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from gamaneh.kv.manager import KVManager
-from gamaneh.models.batch import Feed
-from gamaneh.models.runner import Runner
+from gamaneh.core import Backend, Draft, Feed
 from gamaneh.prefix import common_prefix
 
 CHUNK = 256
@@ -45,10 +43,6 @@ class Reading:
         """Tokens in a row, the tree apart."""
         return len(self.context) + len(self.drafted)
 
-    def behind(self, start: int) -> list[int]:
-        """The tokens in a row from `start` on."""
-        return [*self.context[start:], *self.drafted[max(start - len(self.context), 0) :]]
-
 
 @dataclass(slots=True)
 class _Cached:
@@ -65,66 +59,61 @@ class DraftReader:
     token of a fully accepted draft, or all that was emitted while drafting was off.
 
     Args:
-        runner: runs the draft model.
-        kv: manages its cache.
+        backend: where the draft model runs.
     """
 
-    def __init__(self, runner: Runner, kv: KVManager) -> None:
-        self.runner, self.kv = runner, kv
+    def __init__(self, backend: Backend) -> None:
+        self.backend = backend
         self._cached: dict[str, _Cached] = {}
 
     def begin(self, reading: Reading) -> None:
         """Bring the cache back to what it shares with the request's tokens; the last one stays pending."""
         request_id, context = reading.request_id, reading.context
         if request_id not in self._cached:
-            self.kv.admit(request_id, context, salt=request_id)
+            self.backend.admit(request_id, context, salt=request_id)
             self._cached[request_id] = _Cached([], 0)
         cached = self._cached[request_id]
         known = cached.agreed if reading.unchanged is None else min(cached.agreed, reading.unchanged)
         shared = min(common_prefix(cached.tokens, context, known), len(context) - 1)
         if shared < len(cached.tokens):
-            shared = self.kv.truncate(request_id, shared)
+            shared = self.backend.truncate(request_id, shared)
             del cached.tokens[shared:]
         cached.agreed = shared
 
     def has_room(self, reading: Reading) -> bool:
         """Whether context and cache of the draft model have room for all of it, which is then reserved."""
-        inside = reading.length + len(reading.nodes) < self.runner.max_context
+        inside = reading.length + len(reading.nodes) < self.backend.caps.max_context
         return inside and self._reserve(reading)
 
     def read(self, readings: Sequence[Reading]) -> list[Tensor]:
-        """Feed what is pending, all requests in one forward; `[logit_rows, vocab]` of each one's last rows.
+        """Placed what is pending, all requests in one forward; `[logit_rows, vocab]` of each one's last rows.
 
         Whoever lacks more than `CHUNK` tokens catches up first.
         """
         while behind := [reading for reading in readings if self._num_pending(reading) > CHUNK]:
-            self.runner.forward([self._feed(reading, CHUNK, logit_rows=0) for reading in behind])
-            for reading in behind:
-                self._keep(reading, CHUNK)
-        logits = self.runner.forward([self._last_feed(reading) for reading in readings]).logits
-        for reading in readings:
-            self._keep(reading, self._num_pending(reading) - (not reading.keep_last))
-        return logits
+            self._run([self._feed(reading, CHUNK, logit_rows=0) for reading in behind])
+        feeds = [
+            self._feed(reading, self._num_pending(reading), reading.nodes, reading.parents, reading.logit_rows)
+            for reading in readings
+        ]
+        self._run(feeds, [reading.keep_last for reading in readings])
+        return [feed.scores for feed in feeds if feed.scores is not None]
 
     def drop(self, request_ids: Iterable[str]) -> None:
         """Forget these requests."""
         for request_id in request_ids:
             if self._cached.pop(request_id, None) is not None:
-                self.kv.free(request_id)
+                self.backend.release([request_id], publish=False)
 
     def memory_bytes(self) -> int:
         """Weights and cache."""
-        cache = self.kv.cache
-        return self.runner.weight_bytes + (0 if cache is None else cache.nbytes)
+        return self.backend.memory_bytes()
 
     def _num_pending(self, reading: Reading) -> int:
         return reading.length - len(self._cached[reading.request_id].tokens)
 
     def _reserve(self, reading: Reading) -> bool:
-        return self.kv.reserve(reading.request_id, self._num_pending(reading) + len(reading.nodes))
-
-    def _last_feed(self, reading: Reading) -> Feed:
-        return self._feed(reading, CHUNK, reading.nodes, reading.parents, reading.logit_rows)
+        return self.backend.reserve(reading.request_id, self._num_pending(reading) + len(reading.nodes))
 
     def _feed(
         self,
@@ -134,14 +123,22 @@ class DraftReader:
         parents: tuple[int, ...] = (),
         logit_rows: int = 1,
     ) -> Feed:
-        """At most `count` pending tokens, then the tree. What was committed gave the reservation back."""
+        """`count` pending tokens, then the tree. What was committed gave the reservation back."""
         self._reserve(reading)
-        start, table = len(self._cached[reading.request_id].tokens), self.kv.table(reading.request_id)
-        tokens = [*reading.behind(start)[:count], *nodes]
-        return Feed(tokens, start, 0, table.slots(0, start + len(tokens)), table.run(), parents, logit_rows)
+        tokens = [*reading.context, *reading.drafted]
+        return Feed(
+            request_id=reading.request_id,
+            tokens=tokens,
+            count=count,
+            draft=Draft(tuple(nodes), parents),
+            logit_rows=logit_rows,
+        )
 
-    def _keep(self, reading: Reading, count: int) -> None:
-        """Count the first `count` pending tokens as read."""
-        cached = self._cached[reading.request_id].tokens
-        cached += reading.behind(len(cached))[:count]
-        self.kv.commit(reading.request_id, cached, count)
+    def _run(self, feeds: Sequence[Feed], keep_last: Sequence[bool] = ()) -> None:
+        """One forward; the pending tokens count as read, the last one only where it is kept."""
+        self.backend.verify(feeds)
+        for feed, keep in zip(feeds, keep_last or [True] * len(feeds), strict=True):
+            feed.count -= not keep
+            cached = self._cached[feed.request_id].tokens
+            cached += feed.tokens[len(cached) : len(cached) + feed.count]
+        self.backend.commit(feeds)

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from gamaneh.core import Draft, Needs, ProposalRow, Verdict
-from gamaneh.kv.manager import KVManager
-from gamaneh.models.batch import Feed
+from gamaneh.core import Draft, Feed, Needs, ProposalRow, Verdict
 from gamaneh.proposers.candidates import DraftSampling
 from gamaneh.proposers.chain import Chain
 from gamaneh.proposers.exits import Exit
@@ -21,7 +19,6 @@ class EarlyExitProposer:
 
     Args:
         exit_: the layers and their way out.
-        kv: the target's cache.
         sampling: `request` draws as the request does, `greedy` takes the most likely token.
         min_confidence: a draft ends where the most likely token is less likely than this.
         about: why this exit, in words.
@@ -33,14 +30,13 @@ class EarlyExitProposer:
     def __init__(
         self,
         exit_: Exit,
-        kv: KVManager,
         *,
         sampling: DraftSampling = "request",
         min_confidence: float = 0.0,
         about: str = "",
         expected: tuple[float, ...] = (),
     ) -> None:
-        self.exit, self.kv = exit_, kv
+        self.exit = exit_
         self.sampling, self.min_confidence = sampling, min_confidence
         self.needs = Needs(probs=sampling == "request", about=about, expected_survival=expected)
 
@@ -65,8 +61,6 @@ class EarlyExitProposer:
         return self.exit.nbytes
 
     def _feed(self, chain: Chain) -> Feed:
-        """The last token of the chain, or the request's pending one, behind the tokens in the cache."""
-        start = len(chain.row.tokens) + len(chain.tokens) - 1
-        last = chain.tokens[-1] if chain.tokens else chain.row.tokens[-1]
-        table = self.kv.table(chain.row.request_id)
-        return Feed([last], start, 0, table.slots(0, start + 1), table.run())
+        """The last token of the chain, or the request's pending one, behind what this round wrote already."""
+        tokens = [*chain.row.tokens, *chain.tokens]
+        return Feed(request_id=chain.row.request_id, tokens=tokens, count=1, written=len(chain.tokens))

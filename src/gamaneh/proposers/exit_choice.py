@@ -10,13 +10,14 @@ from statistics import median
 import torch
 from torch import Tensor
 
+from gamaneh.core import Backend
 from gamaneh.errors import InvalidOption
 from gamaneh.heads.artifact import Artifact
 from gamaneh.heads.early_exit import ExitHead, load_exit
 from gamaneh.kv.cache import KVCache
-from gamaneh.models.batch import Feed
+from gamaneh.kv.placing import Placed
 from gamaneh.models.loading import LoadedModel
-from gamaneh.models.runner import DecoderRunner, Runner
+from gamaneh.models.runner import DecoderRunner
 from gamaneh.proposers.exits import Exit, OwnExit, TrainedExit
 
 TEXTS = (
@@ -78,11 +79,11 @@ def measure_exits(
     return [ExitMeasure(*row) for row in zip(candidates, agreement, costs, strict=True)]
 
 
-def choose_exit(loaded: LoadedModel, runner: Runner, layer: int | None, heads: Artifact | None) -> tuple[Exit, str]:
+def choose_exit(loaded: LoadedModel, backend: Backend, layer: int | None, heads: Artifact | None) -> tuple[Exit, str]:
     """The way out of the target, and why this one, in words.
 
     Args:
-        runner: runs the target over its own cache.
+        backend: where the target runs.
         layer: leave after this many layers; None measures which.
         heads: a trained exit; its layer is the one that it was trained for.
 
@@ -94,13 +95,13 @@ def choose_exit(loaded: LoadedModel, runner: Runner, layer: int | None, heads: A
     if count < 2:
         raise InvalidOption("proposer", "early_exit needs a target of at least 2 layers", count)
     if heads is not None:
-        return _trained(load_exit(heads, loaded), loaded, runner, layer)
+        return _trained(load_exit(heads, loaded), loaded, backend, layer)
     if layer is None:
         best = best_exit(measure_exits(loaded))
-        return OwnExit(runner, best.layer), f"of {count}, measured: {best}"
+        return OwnExit(backend, best.layer), f"of {count}, measured: {best}"
     if layer >= count:
         raise InvalidOption("exit_layer", f"must be below the target's {count} layers", layer)
-    return OwnExit(runner, layer), f"after {layer} of {count} layers, as asked"
+    return OwnExit(backend, layer), f"after {layer} of {count} layers, as asked"
 
 
 def best_exit(measures: Sequence[ExitMeasure]) -> ExitMeasure:
@@ -114,12 +115,12 @@ def candidate_layers(num_layers: int) -> list[int]:
     return sorted({max(num_layers * part // parts, 1) for part in range(1, parts)})
 
 
-def _trained(head: ExitHead, loaded: LoadedModel, runner: Runner, layer: int | None) -> tuple[Exit, str]:
+def _trained(head: ExitHead, loaded: LoadedModel, backend: Backend, layer: int | None) -> tuple[Exit, str]:
     trained = head.shape.num_layers
     if layer not in (None, trained):
         raise InvalidOption("exit_layer", f"must be {trained}, for which the exit was trained", layer)
     about = f"after {trained} of {loaded.config.num_layers} layers, for which it was trained"
-    return TrainedExit(runner, head, loaded.decoder), about
+    return TrainedExit(backend, head, loaded.decoder), about
 
 
 def _runner(loaded: LoadedModel, sequences: int, length: int) -> DecoderRunner:
@@ -167,8 +168,8 @@ def _costs(runner: DecoderRunner, layers: Sequence[int], clock: Clock) -> list[f
     return [own / medians[-1] for own in medians[:-1]]
 
 
-def _feed(runner: DecoderRunner, at: int, count: int, tokens: Sequence[int], start: int) -> Feed:
+def _feed(runner: DecoderRunner, at: int, count: int, tokens: Sequence[int], start: int) -> Placed:
     """Tokens of the text `at` of `count`, which has an equal part of the cache."""
     first = BLOCK_SIZE + at * ((runner.cache.num_slots - BLOCK_SIZE) // count)
     stop = start + len(tokens)
-    return Feed(tokens, start, 0, range(first, first + stop), first)
+    return Placed(tokens, start, 0, range(first, first + stop), first)

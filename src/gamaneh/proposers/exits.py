@@ -9,12 +9,11 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from gamaneh.core import Backend, Feed
 from gamaneh.heads.borrowed import head_rows
 from gamaneh.heads.early_exit import ExitHead
-from gamaneh.models.batch import Feed
 from gamaneh.models.decoder import Decoder
 from gamaneh.models.linear import make_linear
-from gamaneh.models.runner import Runner
 from gamaneh.proposers.vocabulary import DraftVocabulary
 
 
@@ -34,20 +33,21 @@ class OwnExit:
 
     nbytes = 0
 
-    def __init__(self, runner: Runner, num_layers: int) -> None:
-        self.runner, self.num_layers = runner, num_layers
+    def __init__(self, backend: Backend, num_layers: int) -> None:
+        self.backend, self.num_layers = backend, num_layers
 
     def logits(self, feeds: Sequence[Feed]) -> list[Tensor]:
         """`[vocab]` for each feed."""
-        return [rows[-1].float() for rows in self.runner.forward(feeds, num_layers=self.num_layers).logits]
+        self.backend.verify(feeds, num_layers=self.num_layers)
+        return [feed.scores[-1].float() for feed in feeds if feed.scores is not None]
 
 
 class TrainedExit:
     """A head that was trained for this layer; it may know only a part of the vocabulary."""
 
-    def __init__(self, runner: Runner, head: ExitHead, decoder: Decoder) -> None:
+    def __init__(self, backend: Backend, head: ExitHead, decoder: Decoder) -> None:
         ids = head.draft_ids()
-        self.runner, self.head, self.num_layers = runner, head, head.shape.num_layers
+        self.backend, self.head, self.num_layers = backend, head, head.shape.num_layers
         self.output = decoder.head if ids is None else make_linear(head_rows(decoder, ids))
         own = sum(parameter.nbytes for parameter in head.parameters())
         self.nbytes = own + (0 if ids is None else self.output.nbytes())
@@ -57,6 +57,6 @@ class TrainedExit:
     def logits(self, feeds: Sequence[Feed]) -> list[Tensor]:
         """`[vocab]` for each feed."""
         silent = [replace(feed, logit_rows=0) for feed in feeds]
-        hidden = self.runner.forward(silent, taps=(self.num_layers,), num_layers=self.num_layers).hidden
-        features = self.head.features(torch.stack([rows[-1, 0] for rows in hidden]))
+        self.backend.verify(silent, taps=(self.num_layers,), num_layers=self.num_layers)
+        features = self.head.features(torch.stack([feed.hidden[-1, 0] for feed in silent if feed.hidden is not None]))
         return list(self._vocabulary.widen(self.output(features)))

@@ -18,8 +18,9 @@ from gamaneh.core import EMPTY_DRAFT, Draft, Needs, ProposalRow, Verdict
 from gamaneh.heads.mtp import ChainedHeads
 from gamaneh.kv.cache import KVCache
 from gamaneh.kv.manager import KVManager
+from gamaneh.kv.placing import Placed
 from gamaneh.kv.pool import BlockPool
-from gamaneh.models.batch import Feed, build_batch
+from gamaneh.models.batch import build_batch
 from gamaneh.models.decoder import Layer, Rotary
 from gamaneh.models.tiling import FREE
 from gamaneh.proposers.candidates import DraftSampling
@@ -197,11 +198,11 @@ class ChainedHeadsProposer:
                 growing.entries.inputs[growing.levels] = torch.cat([waiting, outputs])
         return self._vocabulary.widen(self.heads.output(x[batch.logit_index]))
 
-    def _feed(self, level: int, growing: _Growing) -> Feed:
+    def _feed(self, level: int, growing: _Growing) -> Placed:
         entries, table = growing.entries, self.kv.table(growing.request_id)
         start = entries.done[level]
         tokens = growing.chain.sequence[entries.base + start + level + 1 :]
-        return Feed(tokens, start, 0, table.slots(0, growing.count), table.run())
+        return Placed(tokens, start, 0, table.slots(0, growing.count), table.run())
 
 
 def _packed_layers(heads: ChainedHeads) -> list[Layer]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from gamaneh.core import AUTO, PLAIN, Proposer
+from gamaneh.core import AUTO, PLAIN, Backend, Proposer
 from gamaneh.errors import InvalidOption
 from gamaneh.heads.artifact import Artifact
 from gamaneh.heads.eagle import load_eagle
@@ -13,9 +13,7 @@ from gamaneh.heads.eagle_runner import EagleRunner
 from gamaneh.heads.medusa import load_medusa
 from gamaneh.heads.mtp import load_chained, load_parallel
 from gamaneh.heads.parallel import ParallelHeads
-from gamaneh.kv.manager import KVManager
 from gamaneh.models.loading import LoadedModel
-from gamaneh.models.runner import DecoderRunner
 from gamaneh.options import SpeculationOptions
 from gamaneh.proposers.cross.choice import choose_bridge
 from gamaneh.proposers.distilled import expected_survival
@@ -35,11 +33,10 @@ from gamaneh.sampling.grammar import grammars_are_there
 
 @dataclass(frozen=True, slots=True)
 class ReadyModel:
-    """A model ready to run: its weights and tokenizer, its runner, and the cache that belongs to it."""
+    """A model ready to run: its weights and tokenizer, and where it runs."""
 
     loaded: LoadedModel
-    runner: DecoderRunner
-    kv: KVManager
+    backend: Backend
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +58,7 @@ class Ingredients:
     @property
     def vocab_size(self) -> int:
         """Of the target, padding included."""
-        return self.target.runner.vocab_size
+        return self.target.backend.caps.vocab_size
 
     @property
     def special_ids(self) -> frozenset[int]:
@@ -109,8 +106,7 @@ def _draft_model(parts: Ingredients) -> Proposer:
         raise InvalidOption("draft_model", "must be given for the proposer draft_model", None)
     draft, target = parts.draft_model, parts.target.loaded
     return DraftModelProposer(
-        draft.runner,
-        draft.kv,
+        draft.backend,
         vocab_size=parts.vocab_size,
         sampling=parts.options.draft_sampling,
         min_confidence=parts.options.min_confidence,
@@ -139,12 +135,13 @@ def _mtp(parts: Ingredients) -> Proposer:
     artifact = parts.heads_of("mtp")
     if artifact.shape.get("form") == "parallel":
         return _parallel_heads(parts, load_parallel(artifact, parts.target.loaded), artifact)
+    room = parts.target.backend.room()
     return ChainedHeadsProposer(
         load_chained(artifact, parts.target.loaded),
         parts.target.loaded.decoder.ropes[0],
         vocab_size=parts.vocab_size,
-        num_blocks=parts.target.kv.pool.num_blocks,
-        block_size=parts.target.kv.pool.block_size,
+        num_blocks=room.total // room.unit,
+        block_size=room.unit,
         sampling=parts.options.draft_sampling,
         min_confidence=parts.options.min_confidence,
         expected=artifact.survival,
@@ -166,10 +163,9 @@ def _eagle(parts: Ingredients) -> Proposer:
 def _early_exit(parts: Ingredients) -> Proposer:
     target, options = parts.target, parts.options
     heads = parts.heads_of("early_exit") if parts.has_heads("early_exit") else None
-    exit_, about = choose_exit(target.loaded, target.runner, options.exit_layer, heads)
+    exit_, about = choose_exit(target.loaded, target.backend, options.exit_layer, heads)
     return EarlyExitProposer(
         exit_,
-        target.kv,
         sampling=options.draft_sampling,
         min_confidence=options.min_confidence,
         about=about,

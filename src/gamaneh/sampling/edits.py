@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -18,14 +17,6 @@ from gamaneh.sampling.counts import TokenCounts
 
 Edit = Callable[[Tensor, Sequence[int]], None]
 """Takes the row `[vocab]` to change and the draft tokens before it on its path."""
-
-
-class MaskSource(Protocol):
-    """Makes the mask of each request, for example a compiled grammar."""
-
-    def new_mask(self, tokens: Sequence[int], prompt_len: int) -> TokenMask:
-        """The mask over `tokens`, prompt and committed output, which grow between its calls."""
-        ...
 
 
 def build_edits(

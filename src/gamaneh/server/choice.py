@@ -8,10 +8,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol
 
-from gamaneh.core import Origin, StepOutput
+from gamaneh.core import MaskSource, Origin, StepOutput
 from gamaneh.engine.async_engine import RequestStream
 from gamaneh.options import SamplingParams, SpeculationOptions
-from gamaneh.sampling.edits import MaskSource
 
 Delta = dict[str, Any]
 """An element of `choices` in a chunk; an element of `choices` in a response is folded from several."""

@@ -13,6 +13,7 @@ from typing import Any
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 
+from gamaneh import core
 from gamaneh.core import StepOutput
 from gamaneh.errors import EngineStopped, InvalidRequest
 from gamaneh.server.access import Client, Ticket
@@ -148,14 +149,16 @@ class Exchange:
                 for choice in self.choices:
                     job = choice.job
                     choice.stream = await self.service.engine.submit(
-                        job.prompt,
-                        job.params,
-                        request_id=self._name(choice),
-                        speculation=job.speculation,
-                        reference=job.reference,
-                        salt=job.salt,
-                        mask=job.mask,
-                        priority=job.priority,
+                        core.Request(
+                            job.prompt,
+                            job.params,
+                            id=self._name(choice),
+                            drafting=job.speculation,
+                            reference=job.reference,
+                            salt=job.salt,
+                            mask=job.mask,
+                            priority=job.priority,
+                        )
                     )
         except InvalidRequest as error:
             raise from_invalid_request(error, self.route.names) from error

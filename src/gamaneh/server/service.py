@@ -56,7 +56,7 @@ def _metrics(engine: AsyncEngine) -> PrometheusMetrics:
     metrics.attach(engine.engine)
     options = engine.engine.options
     metrics.set_limits(max_batch=options.max_batch, step_tokens=options.step_tokens)
-    metrics.set_weights("target", engine.engine.target.weight_bytes)
+    metrics.set_weights("target", engine.engine.backend.caps.weight_bytes)
     for name, proposer in engine.engine.proposers.items():
         metrics.set_weights(name, proposer.memory_bytes())
     return metrics

@@ -14,11 +14,12 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
-from gamaneh.core import Draft, Needs, ProposalRow, Verdict
+from gamaneh.backends.paged import PagedBackend
+from gamaneh.core import Caps, Draft, Needs, ProposalRow, Verdict
 from gamaneh.engine.drafting import Clock
 from gamaneh.engine.engine import Engine
 from gamaneh.kv import BlockPool, KVCache, KVManager
-from gamaneh.models.batch import Feed
+from gamaneh.kv.placing import Placed
 from gamaneh.models.runner import Forward
 from gamaneh.options import EngineOptions, SpeculationOptions
 
@@ -62,7 +63,7 @@ def _one_hot(token: int, vocab_size: int) -> Tensor:
 
 
 class ScriptedRunner:
-    """Runs a script over a cache of token ids; implements `Runner`.
+    """Runs a script over a cache of token ids; implements `PagedModel`.
 
     Args:
         script: logits of the next token.
@@ -70,20 +71,20 @@ class ScriptedRunner:
         max_context: context length of the model.
     """
 
-    weight_bytes = 0
-    invariant = True
+    lanes_differ = True
 
     def __init__(
         self, script: Script, vocab_size: int, *, num_blocks: int = 64, block_size: int = 4, max_context: int = 256
     ) -> None:
-        self.script, self.vocab_size, self.max_context = script, vocab_size, max_context
+        self.script, self.vocab_size = script, vocab_size
+        self.caps = Caps(vocab_size, max_context, invariant=True)
         self.cache = KVCache(1, num_blocks, block_size, 1, 1, torch.float32)
-        self.forwards: list[list[Feed]] = []
+        self.forwards: list[list[Placed]] = []
 
     def computed_rows(self, rows: int) -> int:
         return rows
 
-    def forward(self, feeds: Sequence[Feed], *, taps: Sequence[int] = (), num_layers: int | None = None) -> Forward:
+    def forward(self, feeds: Sequence[Placed], *, taps: Sequence[int] = (), num_layers: int | None = None) -> Forward:
         """Write the tokens, then read each row's history back. A tap shows the token itself; it has one layer."""
         self.forwards.append(list(feeds))
         memory = self.cache.layer(0)[0].view(-1)
@@ -98,13 +99,13 @@ class ScriptedRunner:
         )
         return Forward(logits, hidden)
 
-    def _logits(self, feed: Feed, memory: Tensor) -> Tensor:
+    def _logits(self, feed: Placed, memory: Tensor) -> Tensor:
         rows = range(len(feed.tokens) - feed.logit_rows, len(feed.tokens))
         histories = ([int(memory[slot]) for slot in _visible_slots(feed, row)] for row in rows)
         return torch.stack([self.script(history) for history in histories]) if rows else torch.empty(0, self.vocab_size)
 
 
-def _visible_slots(feed: Feed, row: int) -> list[int]:
+def _visible_slots(feed: Placed, row: int) -> list[int]:
     base = feed.start + feed.num_pending
     if row < feed.num_pending:
         return list(feed.slots[: feed.start + row + 1])
@@ -184,8 +185,7 @@ def scripted_engine(
     speculation = speculation or SpeculationOptions(proposer=proposer.name if proposer else "none")
     proposers = {proposer.name: proposer} if proposer else {}
     return Engine(
-        runner,
-        KVManager(pool, runner.cache),
+        PagedBackend(runner, KVManager(pool, runner.cache)),
         tokenizer,  # type: ignore[arg-type]
         proposers=proposers,
         speculation=speculation,

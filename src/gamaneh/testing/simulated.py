@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import torch
 
 from gamaneh.core import Draft, ProposalRow
-from gamaneh.models.batch import Feed
+from gamaneh.kv.placing import Placed
 from gamaneh.models.runner import Forward
 from gamaneh.testing.scripted import Script, ScriptedProposer, ScriptedRunner
 
@@ -53,7 +53,7 @@ class TimedRunner(ScriptedRunner):
     def computed_rows(self, rows: int) -> int:
         return -(-rows // self.tile) * self.tile
 
-    def forward(self, feeds: Sequence[Feed], *, taps: Sequence[int] = (), num_layers: int | None = None) -> Forward:
+    def forward(self, feeds: Sequence[Placed], *, taps: Sequence[int] = (), num_layers: int | None = None) -> Forward:
         """Logits of the last `logit_rows` tokens of each feed, later."""
         self.forwards.append(list(feeds))
         self.clock.advance(self.seconds(sum(len(feed.tokens) for feed in feeds), sum(feed.start for feed in feeds)))

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from gamaneh.core import FinishReason, StepOutput
+from gamaneh.core import FinishReason, Request, StepOutput
 from gamaneh.engine.assembly import build_engine
 from gamaneh.engine.engine import Engine
 from gamaneh.errors import GamanehError
@@ -127,7 +127,7 @@ def _finished(loaded: LoadedModel, tasks: Sequence[_Task], plan: AnswerPlan) -> 
 
 def _fill(engine: Engine, waiting: Iterator[_Task], running: dict[str, _Task], batch: int) -> bool:
     while len(running) < batch and (task := next(waiting, None)) is not None:
-        engine.add(task.question.tokens, task.params, request_id=task.key)
+        engine.add(Request(task.question.tokens, task.params, id=task.key))
         running[task.key] = task
     return bool(running)
 

@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 
 from gamaneh.kv.cache import KVCache
-from gamaneh.models.batch import Feed, build_batch
+from gamaneh.kv.placing import Placed
+from gamaneh.models.batch import build_batch
 from gamaneh.models.decoder import Decoder
 from gamaneh.models.tiling import FREE
 
@@ -43,7 +44,7 @@ class TargetReader:
     def _read(self, texts: Sequence[Sequence[int]], layers: Sequence[int]) -> list[Tensor]:
         feeds, used = [], 1
         for text in texts:
-            feeds.append(Feed(text, 0, 0, range(used, used + len(text)), first_slot=used, logit_rows=0))
+            feeds.append(Placed(text, 0, 0, range(used, used + len(text)), first_slot=used, logit_rows=0))
             used += len(text)
         batch = build_batch(feeds, FREE, self._cache.num_slots, self.decoder.device)
         _, tapped = self.decoder.forward(batch, self._cache, taps=layers)

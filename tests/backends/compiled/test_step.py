@@ -10,7 +10,7 @@ from compiled_models import compiled_decoder, compiled_weights, new_pages, span
 from gamaneh.backends.compiled import processor
 from gamaneh.backends.compiled.compiled_decoder import Span
 from gamaneh.kv import KVCache
-from gamaneh.models.batch import Feed
+from gamaneh.kv.placing import Placed
 from gamaneh.models.decoder import Decoder
 from gamaneh.models.runner import DecoderRunner
 from gamaneh.testing.tiny import TINY_CONFIGS
@@ -27,7 +27,7 @@ def expected(family, fmt, tokens, taps=()):
     config = TINY_CONFIGS[family]
     decoder = Decoder(config, dict(compiled_weights(config, fmt)[1]))
     cache = KVCache(config.num_layers, 20, 16, config.num_kv_heads, config.head_dim, torch.float32)
-    feed = Feed(tokens, 0, len(tokens), range(16, 16 + len(tokens)), logit_rows=len(tokens))
+    feed = Placed(tokens, 0, len(tokens), range(16, 16 + len(tokens)), logit_rows=len(tokens))
     forward = DecoderRunner(decoder, cache, invariant=False).forward([feed], taps=taps)
     return forward.logits[0], forward.hidden[0] if taps else None
 

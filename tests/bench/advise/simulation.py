@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 import pytest
 
+from gamaneh.backends.paged import PagedBackend
 from gamaneh.bench.advise.workload import Request, Workload
 from gamaneh.core import Proposer
 from gamaneh.engine import llm
@@ -67,8 +68,7 @@ def simulated(world: World) -> Iterator[LoadedModel]:
         runner = TimedRunner(SCRIPT, VOCAB, clock, world.step, num_blocks=1024)
         pool = BlockPool(1024, 16, prefix_cache=False)
         return Engine(
-            runner,
-            KVManager(pool, runner.cache),
+            PagedBackend(runner, KVManager(pool, runner.cache)),
             ByteTokenizer(),
             proposers=proposers(world, clock),
             speculation=speculation,

@@ -109,8 +109,8 @@ def test_an_answer_that_changed_is_no_fallback() -> None:
 
 def test_blocks_that_are_held_are_told() -> None:
     llm = tiny()
-    assert check_caches([llm]) == CacheState(llm.engine.kv.pool.num_blocks, 0)
-    llm.engine.kv.admit("left", [1, 2, 3], 3)
-    llm.engine.kv.reserve("left", 3)
+    assert check_caches([llm]) == CacheState(llm.engine.backend.kv.pool.num_blocks, 0)
+    llm.engine.backend.kv.admit("left", [1, 2, 3], 3)
+    llm.engine.backend.kv.reserve("left", 3)
     assert check_caches([llm]).leaked == 1
     assert not check_caches([llm]).clean

@@ -80,11 +80,12 @@ def check_fallback(llm: LLM, plain: Answered, params: SamplingParams) -> Fallbac
 
 def check_caches(llms: Iterable[LLM]) -> CacheState:
     """Look at the target's caches of engines without requests."""
-    managers = [llm.engine.kv for llm in llms]
-    blocks = sum(kv.pool.num_blocks for kv in managers)
+    backends = [llm.engine.backend for llm in llms]
+    rooms = [backend.room() for backend in backends]
+    blocks = sum(room.total // room.unit for room in rooms)
     try:
-        for kv in managers:
-            kv.check_integrity()
+        for backend in backends:
+            backend.check_integrity()
     except AssertionError:
         return CacheState(blocks, -1)
-    return CacheState(blocks, blocks - sum(kv.pool.available for kv in managers))
+    return CacheState(blocks, blocks - sum(room.free // room.unit for room in rooms))

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from statistics import median
 
+from gamaneh import core
 from gamaneh.bench.advise.costs import Cell, Surface
 from gamaneh.bench.advise.workload import Request
 from gamaneh.core import BatchReport, Draft, Needs, ProposalRow, StepReport, Verdict
@@ -151,7 +152,7 @@ class Stopwatch:
     def _add(self, request: Request, tokens: int, speculation: SpeculationOptions) -> str:
         room = self._engine.max_context - len(request.prompt)
         params = SamplingParams(max_tokens=max(min(tokens, room), 1), ignore_eos=True)
-        return self._engine.add(request.prompt, params, speculation=speculation)
+        return self._engine.add(core.Request(request.prompt, params, drafting=speculation))
 
 
 def time_steps(

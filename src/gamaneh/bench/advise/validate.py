@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from gamaneh import core
 from gamaneh.bench.advise.recording import limited
 from gamaneh.bench.advise.simulate import make_units
 from gamaneh.bench.advise.workload import Request
@@ -158,10 +159,12 @@ class _Way:
     def _add(self, one: Salted, params: SamplingParams) -> str:
         reference = one.request.reference
         return self.llm.engine.add(
-            one.request.prompt,
-            limited(params, one.request),
-            reference=self.llm.tokenizer.encode(reference, special=False) if reference else (),
-            salt=one.salt,
+            core.Request(
+                one.request.prompt,
+                limited(params, one.request),
+                reference=self.llm.tokenizer.encode(reference, special=False) if reference else (),
+                salt=one.salt,
+            )
         )
 
 

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
 from gamaneh.bench.audit.findings import Exposure
-from gamaneh.core import Rule, StepOutput, StepReport
+from gamaneh.core import Request, Rule, StepOutput, StepReport
 from gamaneh.engine.engine import Engine
 from gamaneh.errors import InvalidRequest
 from gamaneh.metrics.collector import SpeculationStats
@@ -92,7 +92,9 @@ def exposure(answers: Iterable[Answer]) -> Exposure:
 def _add(engine: Engine, number: int, question: Question, judges: Judges) -> str:
     # The rule of a sampled question is the judge's. A steady clock keeps its seed, which no rule but `match` promises.
     speculation = engine.speculation if question.params.greedy else replace(engine.speculation, rule="match")
-    request_id = engine.add(question.prompt, question.params, reference=question.reference, speculation=speculation)
+    request_id = engine.add(
+        Request(question.prompt, question.params, reference=question.reference, drafting=speculation)
+    )
     sequence = next(one for one in engine.scheduler if one.request_id == request_id)
     sequence.rule = judges(number, sequence.rule)
     return request_id
