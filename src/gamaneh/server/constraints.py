@@ -10,7 +10,8 @@ from gamaneh.errors import InvalidRequest
 from gamaneh.sampling.grammar import Frame, Grammar, Schema, SupportsBytes
 from gamaneh.server.answer_parser import CALL, CALL_END, THINK_END
 from gamaneh.server.api_errors import invalid
-from gamaneh.server.schemas import AllowedTools, ChatRequest, NamedTool, ResponseFormat
+from gamaneh.server.schema_edits import closed, moved
+from gamaneh.server.schemas import AllowedTools, ChatRequest, NamedTool, ResponseFormat, shown_value
 from gamaneh.server.schemas import Tool as RequestTool
 
 Tool = Mapping[str, Any]
@@ -39,6 +40,10 @@ class Tools:
             ApiError: 400, a choice without tools.
         """
         tools = [_offered(tool) for tool in request.tools or ()]
+        for at, tool in enumerate(tools):
+            kind, field = tool["function"]["parameters"].get("type", "object"), f"tools.{at}.function.parameters"
+            if kind != "object":
+                raise invalid(field, f"{field} must be the schema of an object, got the type {shown_value(kind)}")
         names = [tool["function"]["name"] for tool in tools]
         for at, name in enumerate(names):
             if name in names[:at]:
@@ -101,7 +106,7 @@ def _json_grammar(wanted: ResponseFormat, tokenizer: SupportsBytes, frame: Frame
         return Grammar.any_json(tokenizer, frame=frame)
     if wanted.json_schema is None:
         raise invalid(field, f"{field} is required with the type json_schema")
-    return Grammar.from_json_schema(wanted.json_schema.schema_, tokenizer, frame=frame, field=f"{field}.schema")
+    return Grammar.from_json_schema(closed(wanted.json_schema.schema_), tokenizer, frame=frame, field=f"{field}.schema")
 
 
 _NO_ARGUMENTS: Schema = {"type": "object", "properties": {}, "additionalProperties": False}
@@ -153,26 +158,13 @@ def _any_call(functions: Sequence[Mapping[str, Any]]) -> Schema:
 
 
 def _call(function: Mapping[str, Any], place: str) -> Schema:
-    arguments = function.get("parameters") or _NO_ARGUMENTS
+    arguments = {"type": "object", **(function.get("parameters") or _NO_ARGUMENTS)}
     return {
         "type": "object",
         "properties": {
             "name": {"const": function["name"]},
-            "arguments": _moved(arguments, f"{place}/properties/arguments"),
+            "arguments": moved(closed(arguments), f"{place}/properties/arguments"),
         },
         "required": ["name", "arguments"],
         "additionalProperties": False,
     }
-
-
-def _moved(schema: Any, place: str) -> Any:
-    """A schema whose references still lead to its own parts when it stands at `place` in another."""
-    if isinstance(schema, Mapping):
-        return {key: _moved_reference(key, value, place) for key, value in schema.items()}
-    return [_moved(part, place) for part in schema] if isinstance(schema, list) else schema
-
-
-def _moved_reference(key: str, value: Any, place: str) -> Any:
-    if key == "$ref" and isinstance(value, str) and value.startswith("#"):
-        return place + value.removeprefix("#")
-    return _moved(value, place)
