@@ -23,7 +23,7 @@ FOLDER = Path(__file__).parent
 
 API_GROUPS: Mapping[str, Sequence[str]] = {
     "Generating": ("LLM", "Generation", "Engine"),
-    "Options": ("SamplingParams", "SpeculationOptions", "EngineOptions"),
+    "Options": ("SamplingParams", "SpeculationOptions", "EngineOptions", "Precision"),
     "What comes back": ("StepOutput", "TokenLogprob", "Origin", "FinishReason", "StepReport", "SpeculationStats"),
     "Structured output": ("Grammar", "Frame"),
     "Proposers and rules": (

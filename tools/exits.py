@@ -15,6 +15,7 @@ from typing import Any
 from gamaneh.bench.machine import describe_machine
 from gamaneh.errors import GamanehError, InvalidOption
 from gamaneh.models.loading import DTYPES, LoadedModel, load
+from gamaneh.options import Precision
 from gamaneh.proposers.exit_choice import ExitMeasure, best_exit, measure_exits
 
 EXIT_ERROR = 2
@@ -24,7 +25,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Measure what the arguments ask for; returns the exit code."""
     options = _parser().parse_args(arguments)
     try:
-        loaded = load(options.model, dtype=options.dtype)
+        loaded = load(options.model, precision=Precision(weights=options.weights))
         _check_layers(options.layers, loaded)
         measures = measure_exits(loaded, options.layers)
     except GamanehError as error:
@@ -62,7 +63,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m tools.exits", description=__doc__)
     parser.add_argument("model", help="a folder, a GGUF file, or a name of the catalogue")
     parser.add_argument("--layers", nargs="+", type=int, default=[], help="default: some, spread over all")
-    parser.add_argument("--dtype", choices=["auto", *DTYPES], default="auto")
+    parser.add_argument("--weights", choices=["auto", *DTYPES], default="auto")
     return parser
 
 

@@ -20,7 +20,7 @@ from gamaneh.errors import (
     TokenizerMismatch,
     UnsupportedModel,
 )
-from gamaneh.options import EngineOptions, SamplingParams, SpeculationOptions
+from gamaneh.options import EngineOptions, Precision, SamplingParams, SpeculationOptions
 
 __version__ = version("gamaneh")
 
@@ -43,6 +43,7 @@ __all__ = [
     "Needs",
     "Origin",
     "OutOfMemory",
+    "Precision",
     "ProposalRow",
     "Proposer",
     "ReadyModel",

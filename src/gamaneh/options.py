@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, Literal, TypeVar
 
@@ -223,6 +223,42 @@ _SPECULATION_CHECKS: Mapping[str, _Check] = {
     "merge": _FLAG,
     "epsilon": _number(0.0, 1.0, above=True),
     "delta": _number(0.0, above=True),
+}
+
+
+WEIGHTS = ("auto", "stored", "float32", "bfloat16", "int8", "int4")
+"""How weights may be kept; `stored` is as the file has them."""
+
+NUMBERS = ("auto", "float32", "bfloat16")
+"""Types of numbers that may be asked for."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Precision:
+    """How one model's numbers are kept and computed; a backend refuses what it does not have.
+
+    Args:
+        weights: one of `WEIGHTS`; `auto` leaves it to the backend and the device.
+        compute: of the arithmetic, one of `NUMBERS`; `auto` goes with the weights.
+        kv: of the keys and values that are kept, one of `NUMBERS`; `auto` goes with the arithmetic.
+    """
+
+    weights: str = "auto"
+    compute: str = "auto"
+    kv: str = "auto"
+
+    def __post_init__(self) -> None:
+        _verify(self, _PRECISION_CHECKS, InvalidOption)
+
+
+def _among(names: Sequence[str]) -> _Check:
+    return f"must be one of {', '.join(names)}", lambda value: value in list(names)
+
+
+_PRECISION_CHECKS: Mapping[str, _Check] = {
+    "weights": _among(WEIGHTS),
+    "compute": _among(NUMBERS),
+    "kv": _among(NUMBERS),
 }
 
 

@@ -145,7 +145,7 @@ def test_bad_input_is_one_line_and_exit_code_2(bench, arguments: list[str], mess
     [
         ([], "--model must be given, or --url"),
         (["--url", "http://x", "--draft-length", "3"], "--draft-length cannot be used together with --url"),
-        (["--url", "http://x", "--dtype", "float32"], "--dtype cannot be used together with --url"),
+        (["--url", "http://x", "--weights", "float32"], "--weights cannot be used together with --url"),
         (["--url", "http://x", "--bad-word", "no"], "--bad-word cannot be used together with --url"),
         (["--url", "http://x", "--plain-fields", "[1]"], "--plain-fields must be a JSON object, got '[1]'"),
         (["--url", "http://x", "--plain-fields", "{"], "--plain-fields must be a JSON object, got '{'"),

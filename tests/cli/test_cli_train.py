@@ -58,7 +58,7 @@ def train(kind: str, data: Path, out: Path, *more: str) -> Result:
         "--precision",
         "float32",
     )
-    return run(kind, "-m", "tiny", "-d", str(data), "-o", str(out), "--dtype", "float32", *quick, *more)
+    return run(kind, "-m", "tiny", "-d", str(data), "-o", str(out), "--weights", "float32", *quick, *more)
 
 
 @pytest.mark.parametrize("kind", ["medusa", "mtp", "eagle", "early-exit"])

@@ -50,6 +50,7 @@ from tiny_catalogue import write_tiny_gguf  # noqa: E402
 
 PLUGIN_MODULE = '''
 from gamaneh import Draft, Recipe
+from gamaneh.options import Precision
 
 
 class Counting:
@@ -150,7 +151,7 @@ def crossed_llm(target: PieceTokenizer, draft: PieceTokenizer, **speculation: An
 def _small_model() -> LoadedModel:
     path = find(SMALL)
     assert path is not None, f"{SMALL} is not in the cache: run `gamaneh pull {SMALL}`"
-    return load(path, dtype="float32")
+    return load(path, precision=Precision(weights="float32"))
 
 
 def small_llm(**speculation: Any) -> LLM:

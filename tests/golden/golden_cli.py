@@ -30,7 +30,7 @@ def files() -> tuple[Path, ...]:
 
 def target() -> tuple[str, ...]:
     """Options that choose the target, in float32: rounding of bfloat16 depends on the machine."""
-    return "--model", str(files()[0]), "--dtype", "float32", "--invariant"
+    return "--model", str(files()[0]), "--weights", "float32", "--invariant"
 
 
 def ran(*arguments: str, stdin: str | None = None) -> dict[str, Any]:

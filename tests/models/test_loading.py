@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+from gguf import GGMLQuantizationType
 from gguf_models import as_gguf
 from hf_models import hf_logits, hf_model, our_logits, save
 from test_tokenizer import byte_level
@@ -20,6 +21,7 @@ from gamaneh.models.canonical import weight_shapes
 from gamaneh.models.gguf_tokenizer import backend_from_metadata
 from gamaneh.models.loading import DRAFT, TARGET, Role, choose_dtype, load, open_model, resolve
 from gamaneh.models.weights import SafetensorsWeights
+from gamaneh.options import Precision
 
 TOKENS = [5, 6, 7, 8, 9]
 
@@ -42,7 +44,7 @@ def file(tmp_path: Path) -> Path:
 
 
 def test_a_folder_is_loaded(folder: Path) -> None:
-    loaded = load(folder, dtype="float32")
+    loaded = load(folder, precision=Precision(weights="float32"))
     assert (loaded.name, loaded.path) == ("tiny-llama", folder)
     assert (loaded.dtype, loaded.decoder.dtype) == (torch.float32, torch.float32)
     assert loaded.weight_bytes >= sum(p.nbytes for p in hf_model("llama 2").parameters() if p.ndim > 1)
@@ -52,7 +54,7 @@ def test_a_folder_is_loaded(folder: Path) -> None:
 
 
 def test_a_gguf_file_is_loaded(file: Path) -> None:
-    loaded = load(str(file), dtype="float32")
+    loaded = load(str(file), precision=Precision(weights="float32"))
     assert loaded.name == "tiny"
     assert loaded.tokenizer.decode(loaded.tokenizer.encode("سلام")) == "سلام"
     torch.testing.assert_close(
@@ -204,7 +206,7 @@ def test_a_config_beside_a_gguf_file_is_no_second_model(file: Path) -> None:
     assert load(file.parent).path == file
 
 
-# -- type and device ------------------------------------------------------------------------
+# -- precision and device -------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -215,12 +217,55 @@ def test_the_type_follows_the_processor(
     abilities: dict[str, bool], expected: torch.dtype, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: abilities)
-    assert choose_dtype("auto", torch.device("cpu")) == expected
+    assert choose_dtype(Precision(), torch.device("cpu")) == expected
 
 
-def test_an_unknown_type_is_refused_by_name(file: Path) -> None:
-    with pytest.raises(InvalidOption, match=r"dtype must be auto or one of float32, bfloat16, got 'int4'"):
-        load(file, dtype="int4")
+@pytest.mark.parametrize(
+    ("precision", "formats", "expected"),
+    [
+        (Precision(weights="bfloat16"), ("Q4_1",), torch.bfloat16),
+        (Precision(weights="float32", compute="float32", kv="float32"), (), torch.float32),
+        (Precision(compute="bfloat16"), (), torch.bfloat16),
+        (Precision(weights="stored"), ("bfloat16",), torch.bfloat16),
+        (Precision(weights="stored"), ("float32",), torch.float32),
+    ],
+)
+def test_torch_keeps_weights_in_the_type_that_it_computes_in(
+    precision: Precision, formats: tuple[str, ...], expected: torch.dtype
+) -> None:
+    assert choose_dtype(precision, torch.device("cpu"), formats) == expected
+
+
+@pytest.mark.parametrize(
+    ("asked", "message"),
+    [
+        ({"weights": "int4"}, r"weights must be auto, stored, float32 or bfloat16 where torch .*, got 'int4'"),
+        ({"weights": "float32", "compute": "bfloat16"}, r"compute must be auto or that of the weights \(float32\)"),
+        ({"weights": "float32", "kv": "bfloat16"}, r"kv must be auto or that of the weights \(float32\)"),
+        ({"weights": "float64"}, r"weights must be one of auto, stored, .*, got 'float64'"),
+        ({"compute": "int8"}, "compute must be one of auto, float32, bfloat16, got 'int8'"),
+    ],
+)
+def test_a_precision_that_nothing_at_hand_has_is_refused_by_name(
+    asked: dict[str, str], message: str, file: Path
+) -> None:
+    with pytest.raises(InvalidOption, match=message):
+        load(file, precision=Precision(**asked))
+
+
+def test_stored_formats_that_torch_does_not_keep_are_named(tmp_path: Path) -> None:
+    draft = as_gguf(hf_model("llama 2"), "llama")
+    draft.metadata |= byte_level()
+    draft.kinds["blk.0.ffn_up.weight"] = GGMLQuantizationType.Q8_0
+    path = draft.write(tmp_path / "tiny.gguf")
+    with pytest.raises(InvalidOption, match=r"weights must be float32 or bfloat16 where torch .*Q8_0, float32"):
+        load(path, precision=Precision(weights="stored"))
+    with closing(open_model(path)) as opened:
+        assert opened.tensors.formats == ("Q8_0", "float32")
+        stored = opened.tensors.as_stored()
+    gate, up = stored["layers.0.gate_up.weight"]
+    assert (gate.format.name, up.format.name) == ("float32", "Q8_0")
+    assert stored["norm"].shape == (64,)
 
 
 @pytest.mark.parametrize("device", ["toaster", "cuda:77"])

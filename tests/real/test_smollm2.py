@@ -15,7 +15,7 @@ from gamaneh.bench.prompt_set import load_prompts
 from gamaneh.cli.main import app
 from gamaneh.engine.llm import LLM, Generation
 from gamaneh.models.loading import LoadedModel, load
-from gamaneh.options import EngineOptions, SamplingParams, SpeculationOptions
+from gamaneh.options import EngineOptions, Precision, SamplingParams, SpeculationOptions
 from tools.speed.peer import load_peer
 
 PLAIN = SpeculationOptions()
@@ -55,7 +55,7 @@ def alone(llm: LLM, prompts: list[list[int]], params: list[SamplingParams]) -> l
 
 
 def test_logits_are_those_of_transformers(model_file: Path) -> None:
-    llm = LLM(model_file, dtype="float32", options=EngineOptions(max_batch=1, max_context=256))
+    llm = LLM(model_file, precision=Precision(weights="float32"), options=EngineOptions(max_batch=1, max_context=256))
     ids = llm.tokenizer.encode("The guess is put to the test. گمانه را می‌آزمایند. x = [1, 22, 333]")
     peer = load_peer(model_file, torch.float32)
     with torch.inference_mode():
@@ -78,7 +78,7 @@ def test_lookup_changes_no_token_alone_or_in_a_batch(llm: LLM, prompts: list[lis
 
 def test_lookup_changes_no_token_in_float32(model_file: Path, prompts: list[list[int]]) -> None:
     speculation = SpeculationOptions(proposer="lookup")
-    exact = LLM(model_file, speculation=speculation, options=OPTIONS, dtype="float32")
+    exact = LLM(model_file, speculation=speculation, options=OPTIONS, precision=Precision(weights="float32"))
     params = [SamplingParams(temperature=temperature, seed=1, max_tokens=10) for temperature in (0.0, 1.0)]
     assert tokens_of(exact.generate(prompts[:2], params)) == alone(exact, prompts[:2], params)
 

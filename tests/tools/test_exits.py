@@ -12,7 +12,7 @@ from tools import exits
 
 @pytest.fixture(autouse=True)
 def tiny_target(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(exits, "load", lambda model, dtype: tiny_model("llama"))
+    monkeypatch.setattr(exits, "load", lambda model, precision: tiny_model("llama"))
 
 
 def test_every_layer_has_a_line_and_a_record(capsys: pytest.CaptureFixture[str]) -> None:

@@ -220,7 +220,7 @@ def test_a_model_that_is_nowhere_is_told_before_anything_is_loaded(capsys: pytes
 @pytest.fixture
 def tiny_program(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(program, "parse_entry", lambda text: Entry(text, (), ()))
-    monkeypatch.setattr(Entry, "open", lambda entry, dtype: PARTS)
+    monkeypatch.setattr(Entry, "open", lambda entry, weights: PARTS)
 
 
 @pytest.mark.usefixtures("tiny_program")

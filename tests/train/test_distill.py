@@ -17,7 +17,7 @@ from gamaneh.kv.cache import KVCache
 from gamaneh.kv.placing import Placed
 from gamaneh.models.loading import LoadedModel, load
 from gamaneh.models.runner import DecoderRunner
-from gamaneh.options import SamplingParams, SpeculationOptions
+from gamaneh.options import Precision, SamplingParams, SpeculationOptions
 from gamaneh.proposers.distilled import ABOUT
 from gamaneh.testing import BYTE_VOCAB, EOS_ID
 from gamaneh.train.corpus import make_corpus
@@ -59,7 +59,7 @@ def test_a_cut_of_all_layers_is_the_target(tmp_path: Path, family: str) -> None:
     loaded.tokenizer.backend.save_pretrained(tmp_path)
     tokens = list(b"a few tokens that are longer than the window of attention")
 
-    again = load(tmp_path, dtype="float32", device="cpu")
+    again = load(tmp_path, precision=Precision(weights="float32"), device="cpu")
 
     torch.testing.assert_close(logits(again, tokens), logits(loaded, tokens), atol=1e-4, rtol=1e-4)
 
@@ -102,7 +102,7 @@ def test_a_distilled_model_drafts_for_its_target(tmp_path: Path, options: Studen
     newest = sorted((tmp_path / "work").glob("distill-*/step-*/course.json"))[-1]
     history = json.loads(newest.read_text())["history"]
 
-    draft = load(tmp_path / "out", dtype="float32", device="cpu")
+    draft = load(tmp_path / "out", precision=Precision(weights="float32"), device="cpu")
     llm = LLM(loaded, draft_model=draft, speculation=SpeculationOptions(proposer="draft_model", draft_length=3))
     prompt, params = "question 3", SamplingParams(max_tokens=16)
     guessed = llm.generate(prompt, params)[0]

@@ -76,7 +76,7 @@ def _measure(entry: Entry, prompts: Sequence[Prompt], effort: Effort, options: a
 
     gc.collect()  # engines of the target before may lie in reference cycles
     say("loading")
-    return MethodsBench(entry.open(options.dtype), prompts, effort, say).run(options.methods)
+    return MethodsBench(entry.open(options.weights), prompts, effort, say).run(options.methods)
 
 
 def _keep(figures: Sequence[TargetFigures], effort: Effort, options: argparse.Namespace) -> None:
@@ -124,7 +124,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--methods", nargs="+", metavar="NAME", help="only these (default: all that the target has)")
     add("--categories", nargs="+", default=list(CATEGORIES), metavar="NAME", help=f"of {', '.join(CATEGORIES)}")
     add("--temperatures", nargs="+", type=float, default=list(usual.temperatures), help="0 is greedy")
-    add("--dtype", choices=["auto", *DTYPES], default="auto", help="type of the weights")
+    add("--weights", choices=["auto", *DTYPES], default="auto", help="type of the weights")
     add("--prompts", type=int, help=f"prompts of each category (default {usual.prompts})")
     add("--prompt-file", type=Path, help="JSON Lines file of prompts")
     add("--tokens", type=int, help=f"tokens of each answer (default {usual.tokens})")

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 
 from gamaneh.errors import InvalidOption
 from gamaneh.heads.locate import are_heads, kind_of_heads, open_heads, shipped_heads
-from gamaneh.models.loading import load, resolve
+from gamaneh.models.loading import DRAFT, load, resolve
+from gamaneh.options import Precision
 from tools.methods.plan import Parts
 
 
@@ -22,14 +23,15 @@ class Entry:
     drafts: tuple[str, ...]
     heads: tuple[str, ...]
 
-    def open(self, dtype: str) -> Parts:
+    def open(self, weights: str) -> Parts:
         """Everything loaded.
 
         Raises:
             GamanehError: a model or heads cannot be read, or do not fit the target.
         """
-        target = load(self.target, dtype=dtype, device="cpu")
-        drafts = {name: load(name, dtype=dtype, device="cpu") for name in self.drafts}
+        precision = Precision(weights=weights)
+        target = load(self.target, precision=precision, device="cpu")
+        drafts = {name: load(name, precision=precision, device="cpu", role=DRAFT) for name in self.drafts}
         return Parts(target, drafts, {artifact.kind: artifact for artifact in open_heads(self.heads, target)})
 
 

@@ -42,7 +42,7 @@ def main(arguments: Sequence[str] | None = None, *, measure_one: Measure | None 
     options = _parser().parse_args(arguments)
     try:
         effort = make_effort(options)
-        configurations = make_configurations(options.models, options.dtype)
+        configurations = make_configurations(options.models, options.weights)
         for configuration in configurations:
             _check_models(configuration)
         figures = [_show(configuration, effort, measure_one or in_own_process) for configuration in configurations]
@@ -97,7 +97,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--models", nargs="+", default=list(MODELS), metavar="TARGET[,DRAFT]", help="paths or catalogue names"
     )
-    parser.add_argument("--dtype", nargs="+", choices=list(DTYPES), help="default: bfloat16, without draft float32 too")
+    parser.add_argument("--weights", nargs="+", choices=list(DTYPES), help="default: bfloat16, plain float32 too")
     parser.add_argument("--tokens", type=int, help=f"tokens of each answer (default {Effort().tokens})")
     parser.add_argument("--repeats", type=int, help=f"measured repeats (default {Effort().repeats})")
     parser.add_argument("--quick", action="store_true", help="few tokens, repeats and prompts, to see that it runs")

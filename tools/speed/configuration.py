@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from gamaneh.bench.engines import as_tokens
 from gamaneh.bench.prompt_set import Prompt
 from gamaneh.engine.llm import LLM
-from gamaneh.options import EngineOptions, SamplingParams
+from gamaneh.options import EngineOptions, Precision, SamplingParams
 from tools.cases import Case
 
 
@@ -61,7 +61,7 @@ def open_llm(configuration: Configuration) -> LLM:
         configuration.model,
         draft_model=configuration.draft_model,
         options=EngineOptions(max_batch=1),
-        dtype=configuration.dtype,
+        precision=Precision(weights=configuration.dtype),
         device="cpu",
     )
 

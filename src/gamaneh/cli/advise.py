@@ -181,7 +181,7 @@ def load_target(model: ModelChoice) -> LoadedModel:
 
     path = file_or_name(model.model)
     with count_bar(f"loading {model.model}") as tick:
-        return replace(load(path, dtype=model.dtype, device=model.device, progress=tick), name=model.model)
+        return replace(load(path, precision=model.precision(), device=model.device, progress=tick), name=model.model)
 
 
 def encoder(target: LoadedModel, chat: bool | None) -> Encode:
@@ -268,7 +268,7 @@ def _parts(candidates: CandidateChoice) -> tuple[Parts, ...]:
 
 def _serve(model: ModelChoice) -> tuple[str, ...]:
     """The command that serves the target as it was measured."""
-    named: dict[str, Any] = {"--dtype": model.dtype, "--device": model.device}
+    named: dict[str, Any] = {"--weights": model.weights or "auto", "--device": model.device}
     options = [word for flag, value in named.items() if value != "auto" for word in (flag, value)]
     if model.invariant is not None:
         options.append("--invariant" if model.invariant else "--no-invariant")

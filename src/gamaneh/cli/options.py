@@ -9,7 +9,16 @@ from typing import Annotated, Any
 import typer
 
 from gamaneh.errors import InvalidOption
-from gamaneh.options import BRIDGES, RULE_NAMES, EngineOptions, SamplingParams, SpeculationOptions
+from gamaneh.options import (
+    BRIDGES,
+    NUMBERS,
+    RULE_NAMES,
+    WEIGHTS,
+    EngineOptions,
+    Precision,
+    SamplingParams,
+    SpeculationOptions,
+)
 
 Encode = Callable[[str], Sequence[int]]
 """Text to token ids, without special tokens."""
@@ -43,7 +52,13 @@ class ModelChoice:
         str,
         typer.Option("--model", "-m", help="A Hugging Face folder or id, a .gguf file, or a name of `gamaneh models`."),
     ]
-    dtype: Annotated[str, typer.Option(help="float32, bfloat16 or auto.")] = "auto"
+    weights: Annotated[str | None, option_for(Precision, "weights", f"How weights are kept: {', '.join(WEIGHTS)}.")] = (
+        None
+    )
+    compute: Annotated[
+        str | None, option_for(Precision, "compute", f"Type of the arithmetic: {', '.join(NUMBERS)}.")
+    ] = None
+    kv: Annotated[str | None, option_for(Precision, "kv", f"Type of the KV cache: {', '.join(NUMBERS)}.")] = None
     device: Annotated[str, typer.Option(help="cpu, cuda or auto.")] = "auto"
     invariant: Annotated[
         bool | None,
@@ -57,6 +72,14 @@ class ModelChoice:
 
     def __post_init__(self) -> None:
         self.engine()
+        self.precision()
+
+    def precision(self) -> Precision:
+        """
+        Raises:
+            InvalidOption: a name is unknown.
+        """
+        return Precision(**_given(self, ("weights", "compute", "kv")))
 
     def engine(self, **more: Any) -> EngineOptions:
         """
@@ -80,6 +103,7 @@ _WITHOUT_MODEL = ("lookup", "suffix", "grammar")
 
 _BELONGS_TO: Mapping[str, tuple[str, ...]] = {
     "draft_device": ("draft_model",),
+    "draft_weights": ("draft_model",),
     "draft_sampling": ("draft_model", "heads", "early_exit"),
     "min_confidence": ("draft_model", "heads", "early_exit"),
     "draft_branching": ("draft_model", "heads"),
@@ -130,6 +154,10 @@ class ProposerChoice:
     ] = None
     plain: Annotated[bool, typer.Option("--plain", help="Do not guess.")] = False
     draft_device: Annotated[str | None, typer.Option(help="Device of the draft model.", show_default="--device")] = None
+    draft_weights: Annotated[
+        str | None,
+        typer.Option(help=f"How its weights are kept: {', '.join(WEIGHTS)}.", show_default="--weights"),
+    ] = None
     draft_length: Annotated[
         int | None,
         typer.Option("--draft-length", "-k", help="Candidates in every draft.", show_default="adapts"),
@@ -193,6 +221,15 @@ class ProposerChoice:
         for name, value in _given(self, _FOR_ALL if self.plain else ()).items():
             raise InvalidOption(_flag(name), "cannot be used together with --plain", value)
         self.speculation()
+        self.draft_precision(Precision())
+
+    def draft_precision(self, target: Precision) -> Precision:
+        """Return how the draft model's numbers are kept: as the target's, but for what was asked for.
+
+        Raises:
+            InvalidOption: a name is unknown.
+        """
+        return target if self.draft_weights is None else Precision(weights=self.draft_weights)
 
     def speculation(self) -> SpeculationOptions:
         """

@@ -15,6 +15,7 @@ from gamaneh.engine.llm import LLM
 from gamaneh.heads.locate import check_heads, kind_of_heads
 from gamaneh.models.catalogue import names
 from gamaneh.models.loading import DRAFT, TARGET, LoadedModel, OpenModel, Role, load, open_model
+from gamaneh.options import Precision
 
 
 def open_llm(model: ModelChoice, proposer: ProposerChoice, *, max_batch: int = 1) -> LLM:
@@ -24,6 +25,7 @@ def open_llm(model: ModelChoice, proposer: ProposerChoice, *, max_batch: int = 1
         GamanehError: an option, a file or a model is wrong.
     """
     speculation, options = proposer.speculation(), model.engine(max_batch=max_batch)
+    precision = model.precision()
     target = file_or_name(model.model)
     draft = None if proposer.draft_model is None else file_or_name(proposer.draft_model)
     heads = proposer.heads or ()
@@ -38,7 +40,8 @@ def open_llm(model: ModelChoice, proposer: ProposerChoice, *, max_batch: int = 1
             heads=heads,
             speculation=speculation,
             options=options,
-            dtype=model.dtype,
+            precision=precision,
+            draft_precision=proposer.draft_precision(precision),
             device=model.device,
             draft_device=proposer.draft_device,
             progress=tick,
@@ -53,16 +56,18 @@ def open_engine(model: ModelChoice, proposer: ProposerChoice, **limits: Any) -> 
     Raises:
         GamanehError: an option, a file or a model is wrong.
     """
-    options = model.engine(**limits)
+    options, precision = model.engine(**limits), model.precision()
     check_devices(proposer.draft_device, proposer.draft_model)
     # Everything is opened before the weights of anything are read, so that mistakes are told at once.
     check_heads(proposer.heads or ())
     open_target = open_model(file_or_name(model.model))
     draft_model = proposer.draft_model
     open_draft = None if draft_model is None else open_model(file_or_name(draft_model), role=DRAFT)
-    target = _loaded(open_target, TARGET, model.dtype, model.device)
+    target = _loaded(open_target, TARGET, precision, model.device)
     draft_device = proposer.draft_device or str(target.device)
-    draft = None if open_draft is None else _loaded(open_draft, DRAFT, model.dtype, draft_device)
+    draft = (
+        None if open_draft is None else _loaded(open_draft, DRAFT, proposer.draft_precision(precision), draft_device)
+    )
     speculation = proposer.speculation()
     if not (proposer.lookup or proposer.plain or proposer.proposer):
         speculation = replace(speculation, proposer=AUTO)
@@ -70,9 +75,9 @@ def open_engine(model: ModelChoice, proposer: ProposerChoice, **limits: Any) -> 
         return target, build_engine(target, draft, speculation, options, tick, proposer.heads or ())
 
 
-def _loaded(model: OpenModel, role: Role, dtype: str, device: str) -> LoadedModel:
+def _loaded(model: OpenModel, role: Role, precision: Precision, device: str) -> LoadedModel:
     with count_bar(f"loading {model.name}") as tick:
-        return load(model, dtype=dtype, device=device, progress=tick, role=role)
+        return load(model, precision=precision, device=device, progress=tick, role=role)
 
 
 def file_or_name(model: str) -> str:

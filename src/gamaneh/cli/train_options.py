@@ -16,6 +16,7 @@ import typer
 from gamaneh.cli.options import option_for
 from gamaneh.cli.terminal import Tick, count_bar
 from gamaneh.errors import InvalidOption
+from gamaneh.options import WEIGHTS, Precision
 from gamaneh.train.options import DataOptions, LoopOptions, StudentOptions
 
 if TYPE_CHECKING:
@@ -46,7 +47,7 @@ class TrainingSet:
             show_default="--out with .work",
         ),
     ] = None
-    dtype: Annotated[str, typer.Option(help="Of the target: float32, bfloat16 or auto.")] = "auto"
+    weights: Annotated[str, option_for(Precision, "weights", f"Of the target: {', '.join(WEIGHTS)}.")] = "auto"
     device: Annotated[str, typer.Option(help="cpu, cuda or auto.")] = "auto"
     max_length: Annotated[int | None, option_for(DataOptions, "max_length", "Tokens of the longest text.")] = None
     held_out: Annotated[int | None, option_for(DataOptions, "held_out", "Examples kept aside to measure with.")] = None
@@ -191,17 +192,18 @@ def open_workshop(chosen: TrainingSet, fitting: Fitting) -> tuple[LoadedModel, C
     from gamaneh.train.data import read_examples
 
     examples = read_examples(chosen.data)
+    precision = Precision(weights=chosen.weights)
     loop = fitting.options()
     from gamaneh.cli.session import file_or_name
     from gamaneh.models.loading import load
     from gamaneh.train.corpus import make_corpus
     from gamaneh.train.runs import Workshop, start_accelerator
 
-    accelerator = start_accelerator(loop.precision, chosen.dtype, chosen.device)
+    accelerator = start_accelerator(loop.precision, precision, chosen.device)
     workshop = Workshop(accelerator, chosen.folder, bar, say)
     path = file_or_name(chosen.model)
     with bar(f"loading {chosen.model}") as tick:
-        loaded = load(path, dtype=chosen.dtype, device=str(accelerator.device), progress=tick)
+        loaded = load(path, precision=precision, device=str(accelerator.device), progress=tick)
     return loaded, make_corpus(loaded, examples, chosen.options(seed=loop.seed), workshop), workshop
 
 

@@ -16,7 +16,7 @@ from gamaneh.heads.artifact import Artifact
 from gamaneh.heads.locate import HeadsSource, check_heads, open_heads
 from gamaneh.models.loading import DRAFT, TARGET, LoadedModel, OpenModel, Role, load, open_model
 from gamaneh.models.tokenizer import Tokenizer
-from gamaneh.options import EngineOptions, SamplingParams, SpeculationOptions
+from gamaneh.options import EngineOptions, Precision, SamplingParams, SpeculationOptions
 
 Prompt = str | Sequence[int]
 Model = str | Path | LoadedModel
@@ -71,7 +71,8 @@ class LLM:
             its kind.
         speculation: how to speculate; by default with the draft model or the heads, if there are any, else not.
         options: limits of the engine.
-        dtype, device: of the target; the draft model has the same dtype.
+        precision, device: of the target.
+        draft_precision: of the draft model; None for the target's.
         draft_device: device of the draft model; None for the target's.
         progress: called with (done, total) bytes or tensors while a model loads.
 
@@ -88,7 +89,8 @@ class LLM:
         heads: Sequence[HeadsSource] = (),
         speculation: SpeculationOptions | None = None,
         options: EngineOptions | None = None,
-        dtype: str = "auto",
+        precision: Precision | None = None,
+        draft_precision: Precision | None = None,
         device: str = "auto",
         draft_device: str | None = None,
         progress: Callable[[int, int], None] | None = None,
@@ -97,9 +99,10 @@ class LLM:
         # Everything is opened before the weights of anything are read, so that mistakes are told at once.
         check_heads(heads)
         target, draft = _opened(model, TARGET), None if draft_model is None else _opened(draft_model, DRAFT)
-        self.loaded = _loaded(target, TARGET, dtype, device, progress)
+        self.loaded = _loaded(target, TARGET, precision, device, progress)
         draft_device = draft_device or str(self.loaded.device)
-        self.draft = None if draft is None else _loaded(draft, DRAFT, dtype, draft_device, progress)
+        of_draft = draft_precision or precision
+        self.draft = None if draft is None else _loaded(draft, DRAFT, of_draft, draft_device, progress)
         self.heads = open_heads(heads, self.loaded)
         self.speculation = speculation or SpeculationOptions(proposer=_usual_proposer(self.draft, self.heads))
         self.options = options or EngineOptions()
@@ -234,13 +237,13 @@ def _opened(model: Model, role: Role) -> LoadedModel | OpenModel:
 def _loaded(
     model: LoadedModel | OpenModel,
     role: Role,
-    dtype: str,
+    precision: Precision | None,
     device: str,
     progress: Callable[[int, int], None] | None,
 ) -> LoadedModel:
     if isinstance(model, LoadedModel):
         return model
-    return load(model, dtype=dtype, device=device, progress=progress, role=role)
+    return load(model, precision=precision, device=device, progress=progress, role=role)
 
 
 def _usual_proposer(draft: LoadedModel | None, heads: Sequence[Artifact]) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 
@@ -13,7 +14,7 @@ from torch import Tensor
 from gamaneh.errors import CorruptModel
 from gamaneh.models.config import DecoderConfig
 from gamaneh.models.families import FAMILIES
-from gamaneh.models.formats.stored import StoredTensor
+from gamaneh.models.formats.stored import Floats, StoredTensor
 from gamaneh.models.weights import WeightSource, expand_into
 
 LOGGER = logging.getLogger(__name__)
@@ -45,6 +46,7 @@ class ModelTensors:
 
     Raises:
         CorruptModel: tensors are missing, left over or of a wrong shape.
+        UnsupportedModel: one is stored in a format that we cannot read.
     """
 
     def __init__(self, config: DecoderConfig, source: WeightSource) -> None:
@@ -53,6 +55,7 @@ class ModelTensors:
         self._origins = _origins(config, self.shapes, source)
         for name, shape in self.shapes.items():
             for origin, part in self._parts(name):
+                source.format(origin)
                 _check_shape(source, origin, (part, *shape[1:]))
 
     @property
@@ -62,8 +65,13 @@ class ModelTensors:
     @property
     def nbytes(self) -> int:
         """Bytes of all tensors as their files keep them."""
-        origins = {origin for stack in self._origins.values() for origin in stack}
-        return sum(self._source.stored(origin).nbytes for origin in origins)
+        return sum(self._nbytes(origin) for origin in {each for stack in self._origins.values() for each in stack})
+
+    @property
+    def formats(self) -> tuple[str, ...]:
+        """Names of the formats that the matrices are stored in."""
+        matrices = [stack for name, stack in self._origins.items() if len(self.shapes[name]) > 1]
+        return tuple(sorted({self._source.format(origin).name for stack in matrices for origin in stack}))
 
     def stored(self, name: str) -> tuple[StoredTensor, ...]:
         """Return a matrix as its file keeps it: the parts whose rows are stacked, such as queries, keys and values.
@@ -89,9 +97,20 @@ class ModelTensors:
         # Norms are shifted in float32: 1 + w would lose most of w in 16 bits.
         return (out + FAMILIES[self._config.family].norm_shift).to(dtype) if norm else out
 
+    def as_stored(self) -> dict[str, tuple[StoredTensor, ...] | Floats]:
+        """Return everything for a backend that keeps weights as they are stored: vectors come as float32 numbers."""
+        return {
+            name: self.stored(name) if len(shape) > 1 else self.dense(name, torch.float32).numpy()
+            for name, shape in self.shapes.items()
+        }
+
     def close(self) -> None:
         """Let go of the files. No tensor can be read afterwards."""
         self._source.close()
+
+    def _nbytes(self, origin: str) -> int:
+        *rows, columns = self._source.shape(origin)
+        return math.prod(rows) * self._source.format(origin).row_bytes(columns)
 
     def _parts(self, name: str) -> list[tuple[str, int]]:
         """Name in the source and number of rows of each tensor that is stacked."""

@@ -14,8 +14,8 @@ from gamaneh.errors import CorruptModel, UnsupportedModel
 from gamaneh.models.config import DecoderConfig
 from gamaneh.models.end_tokens import END_MARKERS
 from gamaneh.models.families import decoder_config
-from gamaneh.models.formats.known import from_floats
-from gamaneh.models.formats.stored import StoredTensor
+from gamaneh.models.formats.known import from_floats, gguf_format
+from gamaneh.models.formats.stored import Format, StoredTensor
 from gamaneh.models.gguf_file import GgufFile, Metadata
 from gamaneh.models.gguf_tokenizer import CONTROL
 from gamaneh.models.keys import Keys
@@ -102,6 +102,10 @@ class GgufWeights:
 
     def shape(self, name: str) -> tuple[int, ...]:
         return self._file.tensors[self._origins[name]].shape
+
+    def format(self, name: str) -> Format:
+        origin = self._origins[name]
+        return gguf_format(self._file.tensors[origin].kind.name, origin)
 
     def stored(self, name: str) -> StoredTensor:
         tensor = self._file.stored(self._origins[name])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -21,6 +21,7 @@ from gamaneh.models.gguf import GgufWeights, gguf_config
 from gamaneh.models.gguf_file import GgufFile, split_name
 from gamaneh.models.tokenizer import Tokenizer
 from gamaneh.models.weights import ADAPTER, SafetensorsWeights, WeightSource, read_json
+from gamaneh.options import Precision
 
 LOGGER = logging.getLogger(__name__)
 
@@ -138,7 +139,7 @@ def open_model(model: str | Path, *, role: Role = TARGET) -> OpenModel:
 def load(
     model: str | Path | OpenModel,
     *,
-    dtype: str = "auto",
+    precision: Precision | None = None,
     device: str = "auto",
     progress: Progress | None = None,
     role: Role = TARGET,
@@ -147,19 +148,20 @@ def load(
 
     Args:
         model: which; one that is open already is closed.
-        dtype: `float32`, `bfloat16` or `auto`: bfloat16 where the device computes with
-            it natively, else float32.
+        precision: how its numbers are kept and computed; by default bfloat16 where the device computes with it
+            natively, else float32.
         device: as torch names it, or `auto`: CUDA where there is one, else the CPU.
         role: whose weights they are, for errors.
 
     Raises:
         ModelError: the model is not there, is damaged, or needs something that we do not have.
-        InvalidOption: `dtype` or `device` is wrong.
+        InvalidOption: `device` is wrong, or `precision` asks for what this backend does not have.
         OutOfMemory: the weights do not fit.
     """
-    chosen_device = choose_device(device)
-    chosen_dtype = choose_dtype(dtype, chosen_device)
+    chosen_device, asked = choose_device(device), precision or Precision()
+    choose_dtype(asked, chosen_device)
     opened = model if isinstance(model, OpenModel) else open_model(model, role=role)
+    chosen_dtype = choose_dtype(asked, chosen_device, opened.tensors.formats)
     with blaming(role, opened.name):
         decoder = _decoder(opened, chosen_dtype, chosen_device, progress)
     return LoadedModel(
@@ -207,17 +209,34 @@ def choose_device(name: str) -> torch.device:
     return device
 
 
-def choose_dtype(name: str, device: torch.device) -> torch.dtype:
-    """The type of weights called `name`.
+def choose_dtype(precision: Precision, device: torch.device, formats: Sequence[str] = ()) -> torch.dtype:
+    """The type that torch keeps and computes a model in.
+
+    Args:
+        formats: of the matrices in the file, where they are known.
 
     Raises:
-        InvalidOption: it is none of ours.
+        InvalidOption: torch does not have what is asked for.
     """
-    if name == "auto":
-        return torch.bfloat16 if _computes_bfloat16(device) else torch.float32
-    if name not in DTYPES:
-        raise InvalidOption("dtype", f"must be auto or one of {', '.join(DTYPES)}", name)
-    return DTYPES[name]
+    weights = precision.weights
+    if weights == "auto":
+        weights = precision.compute
+    if weights == "auto":
+        weights = "bfloat16" if _computes_bfloat16(device) else "float32"
+    if weights == "stored":
+        if len(formats) > 1 or not DTYPES.keys() >= set(formats):
+            rule = "must be float32 or bfloat16 where torch runs the model, and the file holds others"
+            raise InvalidOption("weights", rule, f"stored ({', '.join(formats)})")
+        weights = next(iter(formats), "float32")
+    if weights not in DTYPES:
+        rule = f"must be auto, stored, {' or '.join(DTYPES)} where torch runs the model"
+        raise InvalidOption("weights", rule, weights)
+    for name in ("compute", "kv"):
+        value = getattr(precision, name)
+        if value not in ("auto", weights):
+            rule = f"must be auto or that of the weights ({weights}) where torch runs the model"
+            raise InvalidOption(name, rule, value)
+    return DTYPES[weights]
 
 
 def _open_folder(folder: Path) -> tuple[DecoderConfig, Tokenizer, WeightSource]:

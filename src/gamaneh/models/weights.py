@@ -26,8 +26,8 @@ INDEX = "model.safetensors.index.json"
 SINGLE = "model.safetensors"
 ADAPTER = "adapter_config.json"
 
-_FORMATS: Mapping[str, Format] = {"F32": FLOAT32, "F16": FLOAT16, "BF16": BFLOAT16}
-_DOUBLE = "F64"
+_DOUBLE = "F64"  # rounded to float32
+_FORMATS: Mapping[str, Format] = {"F32": FLOAT32, "F16": FLOAT16, "BF16": BFLOAT16, _DOUBLE: FLOAT32}
 _NUMBERS = {FLOAT32.name: torch.float32, FLOAT16.name: torch.float16, BFLOAT16.name: torch.bfloat16}
 _SHARD = re.compile(r"(.+)-(\d{5})-of-(\d{5})\.safetensors")
 _CHUNK = 1 << 16
@@ -42,6 +42,14 @@ class WeightSource(Protocol):
 
     def shape(self, name: str) -> tuple[int, ...]:
         """Return the shape, by the file's header alone."""
+        ...
+
+    def format(self, name: str) -> Format:
+        """Return the format in which `stored` hands the tensor out, by the file's header alone.
+
+        Raises:
+            UnsupportedModel: it is stored in a format that we cannot read.
+        """
         ...
 
     def stored(self, name: str) -> StoredTensor:
@@ -93,15 +101,19 @@ class SafetensorsWeights:
     def shape(self, name: str) -> tuple[int, ...]:
         return self._entries[name].shape
 
+    def format(self, name: str) -> Format:
+        kind = self._entries[name].kind
+        if kind not in _FORMATS:
+            raise UnsupportedModel(f"tensor {name} must be a float of 16 bits or more, got {kind}")
+        return _FORMATS[kind]
+
     def stored(self, name: str) -> StoredTensor:
-        entry = self._entries[name]
+        entry, fmt = self._entries[name], self.format(name)
         raw = self._data[name][entry.start : entry.stop]
         if entry.kind == _DOUBLE:
             values = raw.view(np.float64).astype(np.float32)
             return from_floats(values.reshape(math.prod(entry.shape[:-1]), -1))
-        if entry.kind not in _FORMATS:
-            raise UnsupportedModel(f"tensor {name} must be a float of 16 bits or more, got {entry.kind}")
-        return StoredTensor.read(_FORMATS[entry.kind], raw, entry.shape, name)
+        return StoredTensor.read(fmt, raw, entry.shape, name)
 
     def close(self) -> None:
         self._data.clear()

@@ -9,7 +9,7 @@ from typing import Any, Literal, get_args
 
 from gamaneh.heads.shapes import Rule, check, whole
 
-Precision = Literal["auto", "float32", "bfloat16"]
+TrainingType = Literal["auto", "float32", "bfloat16"]
 Start = Literal["scratch", "target"]
 Divergence = Literal["forward", "reverse"]
 
@@ -78,7 +78,7 @@ class LoopOptions:
     depth_decay: float = 0.8
     validate_every: int = 100
     patience: int = 5
-    precision: Precision = "auto"
+    precision: TrainingType = "auto"
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -94,7 +94,7 @@ class LoopOptions:
                 "depth_decay": _number(0.0, 1.0),
                 "validate_every": whole(1, 1 << 30),
                 "patience": whole(1, 1 << 20),
-                "precision": _one_of(get_args(Precision)),
+                "precision": _one_of(get_args(TrainingType)),
                 "seed": whole(0, 1 << 62),
             },
         )

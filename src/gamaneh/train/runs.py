@@ -16,7 +16,8 @@ from accelerate.state import AcceleratorState
 from accelerate.utils import InitProcessGroupKwargs
 
 from gamaneh.models.loading import choose_device, choose_dtype
-from gamaneh.train.options import Precision
+from gamaneh.options import Precision
+from gamaneh.train.options import TrainingType
 
 Tick = Callable[[int, int], None]
 """Called with how many are done and how many there are."""
@@ -48,19 +49,19 @@ class Workshop:
     say: Say
 
 
-def start_accelerator(precision: Precision, dtype: str, device: str) -> Accelerator:
+def start_accelerator(precision: TrainingType, of_target: Precision, device: str) -> Accelerator:
     """On the device that the target is meant for; with several processes, on one device each.
 
     Args:
         precision: of the training.
-        dtype, device: of the target, as `load` takes them.
+        of_target, device: of the target, as `load` takes them.
 
     Raises:
         InvalidOption: there is no such type or device.
     """
     chosen = choose_device(device)
     if precision == "auto":
-        precision = "bfloat16" if choose_dtype(dtype, chosen) == torch.bfloat16 else "float32"
+        precision = "bfloat16" if choose_dtype(of_target, chosen) == torch.bfloat16 else "float32"
     AcceleratorState._reset_state(reset_partial_state=True)  # one process may train twice, in different types
     return Accelerator(
         mixed_precision=_MIXED[precision],

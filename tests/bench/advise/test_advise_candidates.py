@@ -8,7 +8,7 @@ from gamaneh.bench.advise.memory import footprint
 from gamaneh.cli.options import ProposerChoice
 from gamaneh.errors import InvalidOption, ModelError
 from gamaneh.models.loading import LoadedModel
-from gamaneh.options import EngineOptions
+from gamaneh.options import EngineOptions, Precision
 from gamaneh.testing.tiny import tiny_model
 
 DRAFT = replace(tiny_model(seed=1), name="small", weight_bytes=1000)
@@ -18,7 +18,7 @@ DRAFT = replace(tiny_model(seed=1), name="small", weight_bytes=1000)
 def models(monkeypatch: pytest.MonkeyPatch) -> None:
     """Draft models are called `small`; there are no others."""
 
-    def load(name: str, *, dtype: str, device: str, **_: object) -> LoadedModel:
+    def load(name: str, *, precision: Precision, device: str, **_: object) -> LoadedModel:
         if name != "small":
             raise ModelError(f"no model {name}")
         return DRAFT

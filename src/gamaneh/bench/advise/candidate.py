@@ -11,7 +11,7 @@ from gamaneh.errors import GamanehError
 from gamaneh.kv.cache import bytes_per_block
 from gamaneh.models.loading import DRAFT, LoadedModel, load
 from gamaneh.models.tokenizer import tokenizer_difference
-from gamaneh.options import EngineOptions, SpeculationOptions
+from gamaneh.options import EngineOptions, Precision, SpeculationOptions
 
 SAME_TOKENIZER = "same"
 OTHER_TOKENIZER = "other"
@@ -180,8 +180,8 @@ class Workshop:
         if name is None:
             return None
         if name not in self._drafts:
-            dtype = str(self.target.dtype).removeprefix("torch.")
-            self._drafts[name] = load(name, dtype=dtype, device=str(self.target.device), role=DRAFT)
+            precision = Precision(weights=str(self.target.dtype).removeprefix("torch."))
+            self._drafts[name] = load(name, precision=precision, device=str(self.target.device), role=DRAFT)
         return self._drafts[name]
 
 

@@ -15,6 +15,7 @@ from gamaneh.errors import InvalidOption
 from gamaneh.files import whole_folder
 from gamaneh.heads.artifact import mark_target
 from gamaneh.models.loading import LoadedModel, load
+from gamaneh.options import Precision
 from gamaneh.proposers.distilled import About, write_about
 from gamaneh.train.checkpoints import Course
 from gamaneh.train.corpus import Corpus, corpus_features
@@ -83,7 +84,8 @@ def _student(loaded: LoadedModel, options: StudentOptions) -> PreTrainedModel:
     if options.start == "scratch":
         return scratch_student(loaded, options)
     whole = loaded.dtype == torch.float32
-    return cut_student(loaded if whole else load(loaded.path, dtype="float32", device="cpu"), options.num_layers)
+    dense = loaded if whole else load(loaded.path, precision=Precision(weights="float32"), device="cpu")
+    return cut_student(dense, options.num_layers)
 
 
 def _write(student: PreTrainedModel, loaded: LoadedModel, about: About, out: Path) -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 from gamaneh.errors import GamanehError
 from gamaneh.models.fetch import pull
 from gamaneh.models.loading import load
+from gamaneh.options import Precision
 from gamaneh.train.recipes.measured import MEASURED
 from gamaneh.train.recipes.recipe import Recipe, follow
 from gamaneh.train.recipes.shipped import SHIPPED, TARGET
@@ -58,7 +59,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _train(model: str, recipe: Recipe, out: Path, work: Path, say: Callable[[str], None]) -> None:
-    accelerator = start_accelerator("auto", "auto", "auto")
+    accelerator = start_accelerator("auto", Precision(), "auto")
     target = load(pull(model) if model == TARGET else model, device=str(accelerator.device))
     workshop = Workshop(accelerator, work, lambda title: _lines(title, say), say)
     for name, quality in follow(target, recipe, workshop, out).items():
