@@ -18,7 +18,7 @@ from typing import Any
 import httpx
 from typer.testing import CliRunner
 
-from gamaneh import LLM, Engine, EngineOptions, SamplingParams, SpeculationOptions, StepOutput
+from gamaneh import LLM, Engine, EngineOptions, Precision, SamplingParams, SpeculationOptions, StepOutput
 from gamaneh.cli.main import app as cli_app
 from gamaneh.core import BatchReport, Request, StepReport
 from gamaneh.engine.async_engine import AsyncEngine
@@ -50,7 +50,6 @@ from tiny_catalogue import write_tiny_gguf  # noqa: E402
 
 PLUGIN_MODULE = '''
 from gamaneh import Draft, Recipe
-from gamaneh.options import Precision
 
 
 class Counting:

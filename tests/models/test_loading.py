@@ -178,7 +178,7 @@ def test_opening_reads_no_weights(folder: Path, monkeypatch: pytest.MonkeyPatch)
 
 @pytest.mark.parametrize("name", ["/nowhere/model", "./nowhere", "nowhere.gguf", "~/nowhere-at-all"])
 def test_a_path_that_leads_nowhere_is_named_for_that(name: str) -> None:
-    with pytest.raises(ModelError, match=rf"target {re.escape(name)} .*no file or folder is there"):
+    with pytest.raises(ModelError, match=rf"target {re.escape(name)} .*no file or folder is at"):
         load(name)
 
 

@@ -187,7 +187,7 @@ def resolve(model: str | Path) -> Path:
         return _chosen_in(path)
     name = str(model)
     if _is_path(path, name):
-        raise ModelError("no file or folder is there")
+        raise ModelError(f"no file or folder is at {path}")
     if "/" in name:
         return _from_hub(name)
     return _from_catalogue(name)
