@@ -31,7 +31,7 @@ from gamaneh.engine.assembly import build_engine
 from gamaneh.engine.async_engine import AsyncEngine
 from gamaneh.errors import GamanehError, InvalidOption
 from gamaneh.models.loading import DTYPES, LoadedModel, load
-from gamaneh.options import EngineOptions, SamplingParams, SpeculationOptions
+from gamaneh.options import EngineOptions, Precision, SamplingParams, SpeculationOptions
 
 EXIT_ERROR = 2
 CONCURRENCIES = (1, 2, 4, 8, 16)
@@ -63,7 +63,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for name in ("tokens", "rounds"):
             if getattr(options, name) < 1:
                 raise InvalidOption(f"--{name}", "must be at least 1", getattr(options, name))
-        cells = list(measure_cells(load(options.model, dtype=options.dtype), load_prompts(), options))
+        target = load(options.model, precision=Precision(weights=options.weights))
+        cells = list(measure_cells(target, load_prompts(), options))
     except GamanehError as error:
         print(f"gamaneh: {error}", file=sys.stderr)
         return EXIT_ERROR
@@ -145,7 +146,7 @@ def _told(ratio: Interval | None) -> str:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m tools.load", description=__doc__.split("\n")[0])
     parser.add_argument("--model", default="smollm2-135m-instruct", help="path or catalogue name")
-    parser.add_argument("--dtype", choices=["auto", *DTYPES], default="auto")
+    parser.add_argument("--weights", choices=["auto", *DTYPES], default="auto")
     parser.add_argument("--proposer", default=AUTO, help="default auto")
     parser.add_argument("--concurrency", nargs="+", type=int, default=list(CONCURRENCIES), metavar="N")
     parser.add_argument("--categories", nargs="+", default=["editing", "code", "chat", "persian"])

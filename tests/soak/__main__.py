@@ -24,7 +24,7 @@ from gamaneh.core import AUTO
 from gamaneh.engine.assembly import build_engine
 from gamaneh.errors import GamanehError
 from gamaneh.models.loading import DTYPES, load
-from gamaneh.options import EngineOptions, SpeculationOptions
+from gamaneh.options import EngineOptions, Precision, SpeculationOptions
 from gamaneh.proposers.draft_model import DraftModelProposer
 from soak.findings import QUICK, Effort, Findings, describe
 from soak.in_process import Soak
@@ -60,8 +60,9 @@ async def _soak_server(options: argparse.Namespace, effort: Effort) -> Findings:
 
 
 async def _soak_engine(options: argparse.Namespace, effort: Effort) -> Findings:
-    target = load(options.model, dtype=options.dtype)
-    draft = None if options.draft_model is None else load(options.draft_model, dtype=options.dtype)
+    precision = Precision(weights=options.weights)
+    target = load(options.model, precision=precision)
+    draft = None if options.draft_model is None else load(options.draft_model, precision=precision)
     limits = EngineOptions(invariant=True, max_batch=effort.concurrency)
     engine = build_engine(target, draft, SpeculationOptions(proposer=options.proposer), limits)
     prompts = [as_tokens(target.tokenizer, prompt.prompt) for prompt in load_prompts()]
@@ -87,7 +88,7 @@ def add_target(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--key", help="API key for --url")
     parser.add_argument("--model", default="smollm2-135m-instruct", help="path or catalogue name, without --url")
     parser.add_argument("--draft-model", help="path or catalogue name, without --url")
-    parser.add_argument("--dtype", choices=["auto", *DTYPES], default="auto", help="without --url")
+    parser.add_argument("--weights", choices=["auto", *DTYPES], default="auto", help="without --url")
     parser.add_argument("--proposer", default=AUTO, help="without --url (default auto)")
 
 

@@ -23,7 +23,7 @@ class ShortPrompts(ByteTokenizer):
 def test_each_cell_compares_three_ways_that_say_the_same(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(load, "load", lambda model, dtype: tiny_model(tokenizer=ShortPrompts()))
+    monkeypatch.setattr(load, "load", lambda model, precision: tiny_model(tokenizer=ShortPrompts()))
     command = ["--categories", "code", "--concurrency", "1", "2", "--tokens", "4", "--rounds", "1"]
     assert load.main(command) == 0
     cells = json.loads(capsys.readouterr().out.splitlines()[-1])["cells"]
