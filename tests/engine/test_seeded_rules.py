@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from conftest import drain
 
-from gamaneh.core import Request
 from gamaneh import LLM, Engine, EngineOptions, InvalidRequest, SamplingParams, SpeculationOptions
 from gamaneh.control.quarantine import Fault
+from gamaneh.core import Request
 from gamaneh.testing import tiny_model
 
 SEEDED = SamplingParams(temperature=1.0, seed=3, max_tokens=32, ignore_eos=True)
