@@ -252,7 +252,7 @@ async def http(engine: Engine, **options: Any) -> AsyncIterator[httpx.AsyncClien
     shell.start()
     transport = httpx.ASGITransport(build_app(service))
     try:
-        async with httpx.AsyncClient(transport=transport, base_url="http://golden") as client:
+        async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
             yield client
     finally:
         await asyncio.to_thread(shell.stop)

@@ -61,7 +61,7 @@ def test_the_slot_is_free_again_each_time(one_slot: Running, chunks: int) -> Non
 
 def test_a_request_that_is_not_streamed_stops_too(one_slot: Running) -> None:
     body = httpx.Request("POST", f"{one_slot.url}/v1/completions", json=LONG)
-    head = f"POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-length: {len(body.content)}\r\n\r\n"
+    head = f"POST /v1/completions HTTP/1.1\r\nhost: localhost\r\ncontent-length: {len(body.content)}\r\n\r\n"
     with socket.create_connection((body.url.host, body.url.port)) as connection:
         connection.sendall(head.encode() + body.content)
         until(lambda: one_slot.on_engine(lambda: one_slot.engine.has_work))
@@ -105,6 +105,6 @@ def test_of_four_the_two_that_stay_are_answered_as_alone(four_slots: Running) ->
 def test_half_a_request_holds_nothing(one_slot: Running) -> None:
     port = httpx.URL(one_slot.url).port
     with socket.create_connection(("127.0.0.1", port)) as connection:
-        connection.sendall(b"POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-length: 100\r\n\r\n{")
+        connection.sendall(b"POST /v1/completions HTTP/1.1\r\nhost: localhost\r\ncontent-length: 100\r\n\r\n{")
         until(lambda: one_slot.service.gate.taken == 1)
     until(lambda: one_slot.service.gate.taken == 0)

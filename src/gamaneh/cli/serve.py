@@ -86,6 +86,13 @@ class ServerChoice:
         str | None,
         option_for(ServerOptions, "unknown_fields", "Fields that requests must not have: refuse, or warn and go on."),
     ] = None
+    allow_origin: Annotated[
+        list[str] | None, typer.Option(help="Origin of web pages that may ask, * for all; may be repeated.")
+    ] = None
+    allow_host: Annotated[
+        list[str] | None,
+        typer.Option(help="Another name that a server at this machine alone may be called by; may be repeated."),
+    ] = None
     share_answers: Annotated[
         bool, typer.Option("--share-answers", help="Callers without a key may be shown guesses from others' answers.")
     ] = False
@@ -104,7 +111,7 @@ class ServerChoice:
         """
         values = {field.name: getattr(self, field.name) for field in fields(self)}
         given = {name: value for name, value in values.items() if value is not None}
-        return ServerOptions(**given | {"api_key": tuple(self.api_key or ())})
+        return ServerOptions(**given | {name: tuple(getattr(self, name) or ()) for name in _MANY})
 
 
 def read_config(context: typer.Context, path: Path | None) -> Path | None:
@@ -137,7 +144,8 @@ def _checked(values: Mapping[str, Any], known: set[str]) -> dict[str, Any]:
     return {name: _listed(value) if name in _LISTS else value for name, value in values.items()}
 
 
-_LISTS = frozenset({"api_key", "heads"})
+_MANY = ("api_key", "allow_origin", "allow_host")
+_LISTS = frozenset({*_MANY, "heads"})
 """Options that may be given several times."""
 
 

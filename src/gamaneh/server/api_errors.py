@@ -81,10 +81,5 @@ async def answer_api_error(request: Request, error: Exception) -> Response:
 async def answer_http_error(request: Request, error: Exception) -> Response:
     """Unknown paths and methods."""
     assert isinstance(error, HTTPException)
-    message = f"{request.method} {request.url.path}: {error.detail}"
+    message = f"{request.method} {request.url.path[:100]}: {error.detail}"
     return ApiError(error.status_code, message, headers=error.headers).response()
-
-
-async def answer_bug(request: Request, error: Exception) -> Response:
-    """Anything unforeseen; the traceback goes to the log, not to the client."""
-    return ApiError(500, "the server has a fault; its log says more", code="internal_error").response()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from functools import partial
 from typing import Any
@@ -12,35 +12,50 @@ from typing import Any
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
+from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route as HttpRoute
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from gamaneh.engine.engine import Engine
 from gamaneh.errors import EngineStopped
-from gamaneh.metrics.prometheus import PrometheusMetrics
 from gamaneh.server.access import Client
-from gamaneh.server.api_errors import ApiError, answer_api_error, answer_bug, answer_http_error, from_engine_stopped
+from gamaneh.server.api_errors import ApiError, answer_api_error, answer_http_error, from_engine_stopped
 from gamaneh.server.exchange import exchange
 from gamaneh.server.playground import routes as page_routes
 from gamaneh.server.schemas import shown_value
 from gamaneh.server.service import Route, Service
+from gamaneh.server.watch import REQUEST_ID, Watch, hosts_of
 
 
 def build_app(service: Service) -> Starlette:
     """The application that serves `service`, whose engine somebody else starts and stops."""
     routes = [*_answering(service), *_telling(service), *page_routes()]
-    counting = Middleware(CountResponses, metrics=service.metrics, routes=frozenset(route.path for route in routes))
+    options = service.options
+    watch = Middleware(
+        Watch,
+        metrics=service.metrics,
+        routes=[route.path for route in routes],
+        hosts=hosts_of(options.host, options.allow_host),
+        origins=options.allow_origin,
+    )
     return Starlette(
         routes=routes,
-        middleware=[counting],
-        exception_handlers={
-            ApiError: answer_api_error,
-            HTTPException: answer_http_error,
-            Exception: answer_bug,
-        },
+        middleware=[*_origins(options.allow_origin), watch],
+        exception_handlers={ApiError: answer_api_error, HTTPException: answer_http_error},
     )
+
+
+def _origins(allowed: Sequence[str]) -> Iterator[Middleware]:
+    """What browsers ask before they let a page of another origin ask; without such pages, nothing allows them."""
+    if allowed:
+        yield Middleware(
+            CORSMiddleware,
+            allow_origins=list(allowed),
+            allow_methods=["GET", "POST"],
+            allow_headers=["*"],
+            expose_headers=[REQUEST_ID, "Retry-After", "x-should-retry"],
+        )
 
 
 def _answering(service: Service) -> Iterator[HttpRoute]:
@@ -129,30 +144,6 @@ class _State:
             "max_model_len": engine.max_context,
             "proposers": list(engine.proposers),
         }
-
-
-OTHER = "other"
-"""Stands for all paths that are none of ours, so that nobody can make series without end."""
-
-
-class CountResponses:
-    """Counts responses by route and status."""
-
-    def __init__(self, app: ASGIApp, metrics: PrometheusMetrics, routes: frozenset[str]) -> None:
-        self.app, self.metrics, self.routes = app, metrics, routes
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            await self.app(scope, receive, send)
-            return
-        route = scope["path"] if scope["path"] in self.routes else OTHER
-
-        async def counting(message: Message) -> None:
-            if message["type"] == "http.response.start":
-                self.metrics.observe_response(route, message["status"])
-            await send(message)
-
-        await self.app(scope, receive, counting)
 
 
 def speculation_state(engine: Engine, client: Client) -> dict[str, Any]:

@@ -24,6 +24,7 @@ from gamaneh.server.logs import log
 from gamaneh.server.prepare import Prepared
 from gamaneh.server.service import Route, Service
 from gamaneh.server.sse import EventStream, until_disconnect
+from gamaneh.server.watch import Passage, passage_of
 
 BODY_SECONDS = 30.0
 """How long a body may take to arrive. Its request holds a place meanwhile."""
@@ -40,7 +41,7 @@ async def exchange(service: Service, route: Route, request: Request) -> Response
     """
     client = service.keys.identify(request.headers.get("authorization"))
     ticket = service.gate.enter(client)
-    life = Exchange(service, route, client, ticket)
+    life = Exchange(service, route, client, ticket, passage_of(request.scope))
     try:
         return await life.respond(request)
     except BaseException as error:
@@ -53,8 +54,9 @@ async def exchange(service: Service, route: Route, request: Request) -> Response
 class Exchange:
     """One request on its way; `close` must be called once, whatever happens."""
 
-    def __init__(self, service: Service, route: Route, client: Client, ticket: Ticket) -> None:
+    def __init__(self, service: Service, route: Route, client: Client, ticket: Ticket, passage: Passage) -> None:
         self.service, self.route, self.client, self.ticket = service, route, client, ticket
+        self.passage = passage
         self.name = f"{route.prefix}-{uuid.uuid4().hex}"
         self.started = time.monotonic()
         self.prepared: Prepared | None = None
@@ -120,6 +122,7 @@ class Exchange:
                 self.service.engine.abort(self._name(choice))
         seconds = time.monotonic() - self.started
         self.ticket.release(seconds if self.choices else None)
+        self.passage.logged = True
         log("request", _level(error), **self._summary(error, seconds))
 
     async def _prepare(self, request: Request) -> Prepared:
@@ -231,6 +234,7 @@ class Exchange:
     def _summary(self, error: BaseException | None, seconds: float) -> dict[str, Any]:
         fields: dict[str, Any] = {
             "id": self.name,
+            "request_id": self.passage.request_id,
             "route": self.route.path,
             "client": self.client.name or None,
             "status": _status(error),

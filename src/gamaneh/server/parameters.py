@@ -13,6 +13,8 @@ from gamaneh.server.api_errors import invalid
 from gamaneh.server.schemas import Sampling, SpeculationFields
 
 DEFAULT_TEMPERATURE = 1.0
+MOST_BIAS = 1e9
+"""Far beyond any logit; much more would be infinite in the arithmetic."""
 
 _SAME = ("top_p", "top_k", "min_p", "repetition_penalty", "presence_penalty", "frequency_penalty", "min_tokens")
 """Fields that are parameters as they are."""
@@ -60,7 +62,8 @@ def for_choice(params: SamplingParams, choice: int) -> SamplingParams:
     """Several answers to one prompt have seeds one after another."""
     if params.seed is None or choice == 0:
         return params
-    return replace(params, seed=(params.seed + choice) % 2**63)
+    seed = params.seed + choice
+    return replace(params, seed=seed if seed < 2**64 else seed - 2**64)
 
 
 def capped(asked: int | None, limit: int | None) -> int | None:
@@ -127,6 +130,10 @@ def _bias(bias: Mapping[str, float]) -> dict[int, float]:
     for key, value in bias.items():
         if not (key.isascii() and key.isdigit()):
             raise invalid("logit_bias", f"logit_bias must have token ids as keys, got {key!r}")
+        if abs(value) > MOST_BIAS:
+            raise invalid(
+                "logit_bias", f"logit_bias must be from {-MOST_BIAS:g} to {MOST_BIAS:g}, got {value} for {key}"
+            )
         ids[int(key)] = value
     return ids
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 from gamaneh.errors import InvalidOption
 
 UNKNOWN_FIELDS = ("refuse", "warn")
+_ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://[^/\s]+")
 LOG_LEVELS = ("debug", "info", "warning", "error")
 
 
@@ -33,6 +35,8 @@ class ServerOptions:
         failure_seconds: how long a server whose engine failed says so before it exits.
         stall_seconds: a step that takes longer makes the server unhealthy.
         unknown_fields: `refuse` refuses a request with a field that there is not; `warn` logs it and goes on.
+        allow_origin: origins of web pages that may ask, such as `https://example.org`; `*` for all.
+        allow_host: further names by which a server that is bound to this machine alone may be called.
         share_answers: callers without a key and without a `cache_salt` may be shown guesses from each other's answers.
         log_level: least important of what is logged.
         log_prompts: log prompts and outputs, too.
@@ -53,6 +57,8 @@ class ServerOptions:
     failure_seconds: float = 5.0
     stall_seconds: float = 120.0
     unknown_fields: str = "refuse"
+    allow_origin: tuple[str, ...] = ()
+    allow_host: tuple[str, ...] = ()
     share_answers: bool = False
     log_level: str = "info"
     log_prompts: bool = False
@@ -83,5 +89,9 @@ _CHECKS: Mapping[str, tuple[str, Callable[[Any], bool]]] = {
     "failure_seconds": _at_least(0),
     "stall_seconds": ("must be above 0", lambda value: value > 0),
     "unknown_fields": (f"must be one of {', '.join(UNKNOWN_FIELDS)}", lambda value: value in UNKNOWN_FIELDS),
+    "allow_origin": (
+        "must be *, or origins such as https://example.org",
+        lambda value: all(each == "*" or _ORIGIN.fullmatch(each) for each in value),
+    ),
     "log_level": (f"must be one of {', '.join(LOG_LEVELS)}", lambda value: value in LOG_LEVELS),
 }
