@@ -118,20 +118,29 @@ def _verdict(rule: Rule, rows: DraftRows) -> Verdict | Exception:
 
 
 def _look_ahead(rules: Sequence[Rule], trials: Sequence[DraftRows]) -> None:
-    """Compute for all drafts at once what their rules will ask for."""
+    """Compute for all drafts at once what their rules will ask for.
+
+    On a CPU, where a call costs less than a row that no path leads to, only draws are, level by level. Elsewhere each
+    level would wait for the device, so all rows are computed in one go.
+    """
     logits = stacked([rows.logits for rows in trials])
     firsts = _first_rows(trials)
-    read = [(rows, node) for rule, rows in zip(rules, trials, strict=True) if rule.reads_probs for node in _nodes(rows)]
-    wanted = [rows.row(node, firsts[rows]) for rows, node in read]
-    for (rows, node), probs in zip(read, probabilities(logits, wanted), strict=True):
-        if probs is not None:
-            rows.known_probs[node] = probs
     followed = [rows for rule, rows in zip(rules, trials, strict=True) if not rule.reads_probs]
-    drawn = [(rows, node) for rows in followed for node in ((ROOT,) if _by_level(rows) else _nodes(rows))]
-    while drawn:
-        tokens = picks(logits, [rows.row(node, firsts[rows]) for rows, node in drawn])
-        reached = zip(drawn, tokens, strict=True)
-        drawn = [(rows, child) for (rows, node), token in reached for child in _follow(rows, node, token)]
+    by_level = logits.device.type == "cpu"
+    if not by_level:
+        read = [rows for rule, rows in zip(rules, trials, strict=True) if rule.reads_probs]
+        nodes = [(rows, node) for rows in read for node in _nodes(rows)]
+        known = probabilities(logits, [rows.row(node, firsts[rows]) for rows, node in nodes])
+        for (rows, node), probs in zip(nodes, known, strict=True):
+            if probs is not None:
+                rows.known_probs[node] = probs
+    level = [(rows, node) for rows in followed for node in ((ROOT,) if by_level else _nodes(rows))]
+    while level:
+        tokens = picks(logits, [rows.row(node, firsts[rows]) for rows, node in level])
+        for (rows, node), token in zip(level, tokens, strict=True):
+            if token is not None:
+                rows.known_picks[node] = token
+        level = [found for rows, node in level if by_level and (found := _next(rows, node)) is not None]
 
 
 def _first_rows(trials: Sequence[DraftRows]) -> dict[DraftRows, int]:
@@ -146,20 +155,8 @@ def _nodes(rows: DraftRows) -> range:
     return range(ROOT, len(rows.draft))
 
 
-def _by_level(rows: DraftRows) -> bool:
-    """Whether only what is reached is drawn, in as many calls as levels.
-
-    A tree has many rows that no path leads to. On a CPU they cost more than the calls; elsewhere each call waits for
-    the device.
-    """
-    return rows.logits.device.type == "cpu" and not rows.draft.is_chain
-
-
-def _follow(rows: DraftRows, node: int, token: int | None) -> list[int]:
-    """Note a draw; the child that it leads to, where that is to be drawn next."""
-    if token is None:
-        return []
-    rows.known_picks[node] = token
-    if not _by_level(rows):
-        return []
-    return [child for child in rows.draft.children(node) if rows.draft.tokens[child] == token][:1]
+def _next(rows: DraftRows, node: int) -> tuple[DraftRows, int] | None:
+    """The candidate that the draw after `node` equals."""
+    token = rows.known_picks.get(node)
+    found = (child for child in rows.draft.children(node) if rows.draft.tokens[child] == token)
+    return next(((rows, child) for child in found), None)

@@ -68,20 +68,22 @@ def picks(logits: Tensor, rows: Sequence[Row]) -> list[int | None]:
     Returns:
         None for a row from which nothing can be chosen: row by row it raises `BadLogits`.
     """
-    if len(rows) == 1 and logits.device.type == "cpu":  # nothing to share, and no round trip to save
-        return [_pick(logits, rows[0])]
     found: dict[Row, int | None] = {}
-    for members, values in _groups(logits, rows):
-        params = members[0].sampler.params
-        tokens = argmax(values) if params.greedy else _drawn(values, members, params)
-        found |= zip(members, [token if token >= 0 else None for token in tokens.tolist()], strict=True)
+    for group in _groups(rows):
+        if _gains_nothing(logits, group):
+            found |= {row: _pick(logits, row) for row in group}
+            continue
+        for members, values in _parts(logits, group):
+            params = members[0].sampler.params
+            tokens = argmax(values) if params.greedy else _drawn(values, members, params)
+            found |= zip(members, [token if token >= 0 else None for token in tokens.tolist()], strict=True)
     return [found.get(row) for row in rows]
 
 
 def probabilities(logits: Tensor, rows: Sequence[Row]) -> list[Tensor | None]:
     """The target's probabilities `[vocab]` of each row, as `RequestSampler.probs` gives them; None as in `picks`."""
     found: dict[Row, Tensor | None] = {}
-    for members, values in _groups(logits, rows):
+    for members, values in (part for group in _groups(rows) for part in _parts(logits, group)):
         params = members[0].sampler.params
         probs = _certain(values) if params.greedy else _scored(values, params).softmax(1)
         bad = probs[:, 0].isnan().tolist()
@@ -97,18 +99,12 @@ def argmax(rows: Tensor) -> Tensor:
     return _valid(ids.gather(1, best).squeeze(1), values.gather(1, best).squeeze(1))
 
 
-def _groups(logits: Tensor, rows: Sequence[Row]) -> Iterator[tuple[list[Row], Tensor]]:
-    """Rows that are treated alike, with their logits `[num_members, vocab]` after edits."""
+def _groups(rows: Sequence[Row]) -> list[list[Row]]:
+    """Rows that are treated alike."""
     groups: dict[object, list[Row]] = {}
     for row in rows:
         groups.setdefault(_kind(row.sampler), []).append(row)
-    for members in groups.values():
-        sampler = members[0].sampler
-        size = len(members) if sampler.params.greedy and not sampler.edits_logits else ROWS_AT_ONCE
-        for start in range(0, len(members), size):
-            part, values = _edited(logits, members[start : start + size])
-            if part:
-                yield part, values
+    return list(groups.values())
 
 
 def _kind(sampler: RequestSampler) -> object:
@@ -118,21 +114,43 @@ def _kind(sampler: RequestSampler) -> object:
     return sampler.edits_logits, settings
 
 
-def _edited(logits: Tensor, rows: Sequence[Row]) -> tuple[list[Row], Tensor]:
-    if not rows[0].sampler.edits_logits:
-        return list(rows), _selected(logits, [row.at for row in rows])
+def _gains_nothing(logits: Tensor, group: Sequence[Row]) -> bool:
+    """Where there is no round trip to save, and an argmax costs less than putting its rows together."""
+    sampler = group[0].sampler
+    apart = sampler.edits_logits or not _are_neighbours(group)
+    return logits.device.type == "cpu" and (len(group) == 1 or (sampler.greedy and apart))
+
+
+def _are_neighbours(rows: Sequence[Row]) -> bool:
+    return [row.at for row in rows] == list(range(rows[0].at, rows[0].at + len(rows)))
+
+
+def _parts(logits: Tensor, group: Sequence[Row]) -> Iterator[tuple[Sequence[Row], Tensor]]:
+    """A few rows at a time, with their logits `[num_rows, vocab]` after edits."""
+    sampler = group[0].sampler
+    size = len(group) if sampler.greedy and not sampler.edits_logits else ROWS_AT_ONCE
+    for start in range(0, len(group), size):
+        rows = group[start : start + size]
+        edited = _edited(logits, rows) if sampler.edits_logits else {}
+        if edited:
+            yield list(edited), torch.stack(list(edited.values()))
+        elif not sampler.edits_logits:
+            yield rows, _selected(logits, rows)
+
+
+def _edited(logits: Tensor, rows: Sequence[Row]) -> dict[Row, Tensor]:
     edited: dict[Row, Tensor] = {}
     for row in rows:
         # A mask may raise what it likes; it does so again where the row is reached, and ends that request alone.
         with suppress(Exception):
             edited[row] = row.sampler.edited(logits[row.at], row.path)
-    return list(edited), torch.stack(list(edited.values())) if edited else logits[:0]
+    return edited
 
 
-def _selected(logits: Tensor, places: Sequence[int]) -> Tensor:
-    if list(places) == list(range(places[0], places[0] + len(places))):
-        return logits[places[0] : places[0] + len(places)]
-    return logits[torch.tensor(places, device=logits.device)]
+def _selected(logits: Tensor, rows: Sequence[Row]) -> Tensor:
+    if _are_neighbours(rows):
+        return logits[rows[0].at : rows[0].at + len(rows)]
+    return logits[torch.tensor([row.at for row in rows], device=logits.device)]
 
 
 def _pick(logits: Tensor, row: Row) -> int | None:
@@ -259,7 +277,7 @@ def _totals(rows: Tensor) -> Tensor:
 
 def _head(rows: Tensor, totals: Tensor, top_p: float, distances: Sequence[float] = DISTANCES) -> tuple[Tensor, Tensor]:
     """The nucleus of each row, looked for among the highest scores and farther down where it is not complete."""
-    values, ids = _from(rows, -distances[0])
+    values, ids = _everything(rows) if distances[0] == math.inf else _from(rows, -distances[0])
     values, order = values.sort(dim=1, descending=True, stable=True)
     ids = ids.gather(1, order)
     values, found = _nucleus(values, totals, top_p)
@@ -288,7 +306,7 @@ def _largest(rows: Tensor, count: int) -> tuple[Tensor, Tensor]:
         # That many blocks hold a value at least as large, so no smaller value is needed.
         values, ids = _from(rows, maxima.topk(count).values[:, -1:])
     else:
-        values, ids = rows, torch.arange(rows.shape[1], device=rows.device).expand(rows.shape)
+        values, ids = _everything(rows)
     values, order = values.sort(dim=1, descending=True, stable=True)
     return values[:, :count], ids.gather(1, order[:, :count])
 
@@ -306,6 +324,10 @@ def _maxima(rows: Tensor) -> Tensor:
 def _members(blocks: Tensor, size: int) -> Tensor:
     """Ids `[..., BLOCK]` of the members of blocks `[...]`; the last id stands for those that a short block lacks."""
     return (blocks.unsqueeze(-1) * BLOCK + torch.arange(BLOCK, device=blocks.device)).clamp_(max=size - 1)
+
+
+def _everything(rows: Tensor) -> tuple[Tensor, Tensor]:
+    return rows, torch.arange(rows.shape[1], device=rows.device).expand(rows.shape)
 
 
 def _from(rows: Tensor, floors: Tensor | float) -> tuple[Tensor, Tensor]:
