@@ -18,7 +18,8 @@ from typing import Any
 
 import torch
 
-from gamaneh.bench.statistics import Interval, geometric_mean
+from gamaneh.bench.result import Interval
+from gamaneh.bench.stats import geometric_mean
 from gamaneh.core import Draft, Use, Verdict
 from gamaneh.options import SamplingParams, SpeculationOptions
 from gamaneh.sampling.pipeline import RequestSampler
@@ -80,7 +81,7 @@ def make_trials(options: Mapping[str, Any], batch: int, length: int, vocab: int,
     logits = (1.0 + ranks).log() * -STEEPNESS
     rule = RULES["match"](SpeculationOptions())
     trials = []
-    for request, own in enumerate(logits.split(1 + length)):
+    for request, own in enumerate(logits.view(batch, 1 + length, vocab)):
         tokens = [1, 2, 3]
         params = SamplingParams(seed=request, **options)
         sampler = RequestSampler(params, vocab_size=vocab, prompt=[1], tokens=tokens, eos_ids=(), seed=request)

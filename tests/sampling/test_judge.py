@@ -55,12 +55,15 @@ def one_by_one(trial: Trial) -> Verdict:
         st.tuples(st.sampled_from(sorted(RULES)), PARAMS, st.sampled_from(SHAPES), st.integers(0, 99)),
         min_size=1,
         max_size=6,
-    )
+    ),
+    by_level=st.booleans(),
 )
-def test_every_mixture_of_rules(requests: list[tuple[str, SamplingParams, tuple[int, ...], int]]) -> None:
+def test_every_mixture_of_rules(
+    requests: list[tuple[str, SamplingParams, tuple[int, ...], int]], by_level: bool
+) -> None:
     trials = [trial_of(*request) for request in requests]
 
-    assert judge(trials, VOCAB) == [one_by_one(trial) for trial in trials]
+    assert judge(trials, VOCAB, by_level=by_level) == [one_by_one(trial) for trial in trials]
 
 
 def test_no_draft_at_all() -> None:
@@ -104,9 +107,10 @@ def test_a_bad_first_row_ends_its_request_alone() -> None:
     assert isinstance(found[1], BadLogits)
 
 
-def test_a_bad_row_that_is_not_reached_changes_nothing() -> None:
+@pytest.mark.parametrize("by_level", [True, False])
+def test_a_bad_row_that_is_not_reached_changes_nothing(by_level: bool) -> None:
     trial = trial_of("match", SamplingParams(), SHAPES[2], 3, tokens=(69, 69, 69, 69))
     expected = one_by_one(trial)
     trial.logits[2:] = math.nan
 
-    assert judge([trial], VOCAB) == [expected]
+    assert judge([trial], VOCAB, by_level=by_level) == [expected]

@@ -91,7 +91,7 @@ class Trial:
     position: int
 
 
-def judge(trials: Sequence[Trial], vocab_size: int) -> list[Verdict | Exception]:
+def judge(trials: Sequence[Trial], vocab_size: int, *, by_level: bool | None = None) -> list[Verdict | Exception]:
     """The verdict over each draft of a step, or what its request raised; one does not disturb the others.
 
     Where a row behind a candidate is bad, the verdict is over the draft before it: its tokens are those of plain
@@ -99,10 +99,13 @@ def judge(trials: Sequence[Trial], vocab_size: int) -> list[Verdict | Exception]
 
     Args:
         vocab_size: tokens of the target; what logits hold beyond is padding.
+        by_level: draw only the rows that drafts lead to, one level after the other; None does so on a CPU, where a
+            call costs less than a row. Else all rows are computed in one go, since each level waits for the device.
     """
     rows = [DraftRows(trial.logits, trial.draft, trial.sampler, trial.position, vocab_size) for trial in trials]
     if rows:
-        _look_ahead([trial.rule for trial in trials], rows)
+        on_cpu = trials[0].logits.device.type == "cpu"
+        _look_ahead([trial.rule for trial in trials], rows, on_cpu if by_level is None else by_level)
     return [_verdict(trial.rule, own) for trial, own in zip(trials, rows, strict=True)]
 
 
@@ -117,16 +120,11 @@ def _verdict(rule: Rule, rows: DraftRows) -> Verdict | Exception:
         return replace(found, path=tuple(kept[node] for node in found.path)) if isinstance(found, Verdict) else found
 
 
-def _look_ahead(rules: Sequence[Rule], trials: Sequence[DraftRows]) -> None:
-    """Compute for all drafts at once what their rules will ask for.
-
-    On a CPU, where a call costs less than a row that no path leads to, only draws are, level by level. Elsewhere each
-    level would wait for the device, so all rows are computed in one go.
-    """
+def _look_ahead(rules: Sequence[Rule], trials: Sequence[DraftRows], by_level: bool) -> None:
+    """Compute for all drafts at once what their rules will ask for; by level only draws."""
     logits = stacked([rows.logits for rows in trials])
     firsts = _first_rows(trials)
     followed = [rows for rule, rows in zip(rules, trials, strict=True) if not rule.reads_probs]
-    by_level = logits.device.type == "cpu"
     if not by_level:
         read = [rows for rule, rows in zip(rules, trials, strict=True) if rule.reads_probs]
         nodes = [(rows, node) for rows in read for node in _nodes(rows)]
