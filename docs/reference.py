@@ -18,12 +18,14 @@ import gamaneh
 import gamaneh.testing
 from gamaneh.bench.result import schema
 from gamaneh.cli.main import app
+from gamaneh.proposers.recipe import Recipe
+from gamaneh.proposers.registry import REGISTRY
 
 FOLDER = Path(__file__).parent
 
 API_GROUPS: Mapping[str, Sequence[str]] = {
     "Generating": ("LLM", "Generation", "Engine"),
-    "Options": ("SamplingParams", "SpeculationOptions", "EngineOptions", "Precision"),
+    "Options": ("SamplingParams", "Drafting", "SpeculationOptions", "EngineOptions", "Precision"),
     "What comes back": ("StepOutput", "TokenLogprob", "Origin", "FinishReason", "StepReport", "SpeculationStats"),
     "Structured output": ("Grammar", "Frame"),
     "Proposers and rules": (
@@ -34,6 +36,7 @@ API_GROUPS: Mapping[str, Sequence[str]] = {
         "Needs",
         "Rule",
         "Recipe",
+        "ProposerOption",
         "Ingredients",
         "ReadyModel",
     ),
@@ -129,8 +132,24 @@ def cli_reference() -> str:
         "Exit code 0: done. Exit code 2: something in the request, an option or a model is wrong, and one line on "
         "standard error says what.",
         *(part for name, command in _commands("", typer.main.get_group(app)) for part in _command(name, command)),
+        *proposers_reference(REGISTRY.values()),
     ]
     return "\n\n".join(parts) + "\n"
+
+
+def proposers_reference(recipes: Iterable[Recipe]) -> Iterator[str]:
+    """What proposers say of themselves: the end of docs/cli.md."""
+    yield "## Proposers and their options"
+    yield (
+        "In Python they are given as `SpeculationOptions(proposer_options={...})`, with `_` for `-`. "
+        "How to write one: [proposers.md](proposers.md)."
+    )
+    rows = [f"| `{recipe.name}` | {_escape(recipe.about)} | {_names(recipe)} |" for recipe in recipes]
+    yield "\n".join(["| proposer | how it drafts | options |", "|---|---|---|", *rows])
+
+
+def _names(recipe: Recipe) -> str:
+    return ", ".join(f"`{option.name}`" for option in recipe.options)
 
 
 def _groups(title: str, module: Any, groups: Mapping[str, Sequence[str]]) -> Iterator[str]:
@@ -291,7 +310,7 @@ def _command(name: str, command: Any) -> Iterator[str]:
     yield f"## `gamaneh {name}`"
     yield " ".join((command.help or "").split())
     yield f"```sh\n{EXAMPLES[name]}\n```"
-    rows = [_option(parameter) for parameter in command.params]
+    rows = [_option(parameter) for parameter in [*command.params, *command.late]]
     yield "\n".join(["| option | value | default | meaning |", "|---|---|---|---|", *rows])
 
 

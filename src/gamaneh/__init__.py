@@ -20,7 +20,7 @@ from gamaneh.errors import (
     TokenizerMismatch,
     UnsupportedModel,
 )
-from gamaneh.options import EngineOptions, Precision, SamplingParams, SpeculationOptions
+from gamaneh.options import Drafting, EngineOptions, Precision, SamplingParams, SpeculationOptions
 
 __version__ = version("gamaneh")
 
@@ -29,6 +29,7 @@ __all__ = [
     "BadLogits",
     "CorruptModel",
     "Draft",
+    "Drafting",
     "Engine",
     "EngineOptions",
     "FinishReason",
@@ -46,6 +47,7 @@ __all__ = [
     "Precision",
     "ProposalRow",
     "Proposer",
+    "ProposerOption",
     "ReadyModel",
     "Recipe",
     "Rule",
@@ -78,7 +80,7 @@ if TYPE_CHECKING:
     from gamaneh.engine.engine import Engine
     from gamaneh.engine.llm import LLM, Generation
     from gamaneh.metrics.collector import SpeculationStats
-    from gamaneh.proposers.registry import Ingredients, ReadyModel, Recipe
+    from gamaneh.proposers.recipe import Ingredients, ProposerOption, ReadyModel, Recipe
     from gamaneh.sampling.grammar import Frame, Grammar
 else:
     _HOMES = {
@@ -88,7 +90,7 @@ else:
         "gamaneh.engine.engine": "Engine",
         "gamaneh.engine.llm": "LLM Generation",
         "gamaneh.metrics.collector": "SpeculationStats",
-        "gamaneh.proposers.registry": "Ingredients ReadyModel Recipe",
+        "gamaneh.proposers.recipe": "Ingredients ProposerOption ReadyModel Recipe",
         "gamaneh.sampling.grammar": "Frame Grammar",
     }
     _LAZY = {name: home for home, names in _HOMES.items() for name in names.split()}

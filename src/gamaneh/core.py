@@ -21,7 +21,7 @@ from typing import Protocol
 
 from torch import Tensor
 
-from gamaneh.options import SamplingParams, SpeculationOptions
+from gamaneh.options import Drafting, DraftSampling, SamplingParams
 
 DEFAULT_SAMPLING = SamplingParams()
 
@@ -457,7 +457,7 @@ class Request:
     prompt: Sequence[int]
     params: SamplingParams = DEFAULT_SAMPLING
     id: str = ""
-    drafting: SpeculationOptions | None = None
+    drafting: Drafting | None = None
     reference: Sequence[int] = ()
     mask: MaskSource | None = None
     salt: str = ""
@@ -484,6 +484,7 @@ class ProposalRow:
             `hidden_window` tokens; fewer while the request is short, after a prefix was reused and
             after preemption. None when the proposer needs none.
         salt: requests with different salts must not see each other's texts.
+        draft_sampling: `request` draws candidates as the request draws its tokens, `greedy` takes the most likely.
     """
 
     request_id: str
@@ -497,6 +498,7 @@ class ProposalRow:
     mask: TokenMask | None = None
     hidden: Tensor | None = None
     salt: str = ""
+    draft_sampling: DraftSampling = "request"
 
 
 class Proposer(Protocol):

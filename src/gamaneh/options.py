@@ -3,63 +3,20 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, Literal, TypeVar
 
-from gamaneh.errors import GamanehError, InvalidOption, InvalidRequest
+from gamaneh.checks import FLAG, Check, each, is_token, number, one_of, optional, text, verify, whole
+from gamaneh.errors import InvalidOption, InvalidRequest
 
 RuleName = Literal["auto", "match", "rejection", "block", "typical"]
-BRIDGES = ("auto", "text", "vocabulary")
 RULE_NAMES: tuple[RuleName, ...] = ("auto", "match", "rejection", "block", "typical")
 
+DraftSampling = Literal["request", "greedy"]
+"""`request` draws candidates as the request draws its tokens, `greedy` takes the most likely ones."""
+
 _T = TypeVar("_T")
-_Check = tuple[str, Callable[[Any], bool]]
-
-
-def _number(low: float, high: float = math.inf, *, above: bool = False) -> _Check:
-    bounds = f"{'above' if above else 'at least'} {low:g}"
-    if high != math.inf:
-        bounds += f" and at most {high:g}"
-
-    def holds(value: Any) -> bool:
-        is_number = isinstance(value, int | float) and not isinstance(value, bool)
-        return is_number and math.isfinite(value) and (value > low or (value == low and not above)) and value <= high
-
-    return f"must be a number {bounds}", holds
-
-
-def _whole(low: int, high: int | None = None) -> _Check:
-    bounds = f"at least {low}" if high is None else f"from {low} to {high}"
-
-    def holds(value: Any) -> bool:
-        is_whole = isinstance(value, int) and not isinstance(value, bool)
-        return is_whole and value >= low and (high is None or value <= high)
-
-    return f"must be a whole number {bounds}", holds
-
-
-def _optional(check: _Check) -> _Check:
-    rule, holds = check
-    return f"{rule}, or none", lambda value: value is None or holds(value)
-
-
-def _each(what: str, holds: Callable[[Any], bool]) -> _Check:
-    return f"must be a sequence of {what}", lambda value: isinstance(value, tuple | list) and all(map(holds, value))
-
-
-def _is_token(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
-
-
-_FLAG: _Check = ("must be true or false", lambda value: isinstance(value, bool))
-
-
-def _verify(owner: object, checks: Mapping[str, _Check], error: Callable[[str, str, object], GamanehError]) -> None:
-    for name, (rule, holds) in checks.items():
-        value = getattr(owner, name)
-        if not holds(value):
-            raise error(name, rule, value)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,7 +64,7 @@ class SamplingParams:
     bad_words: tuple[tuple[int, ...], ...] = ()
 
     def __post_init__(self) -> None:
-        _verify(self, _SAMPLING_CHECKS, InvalidRequest)
+        verify(self, _SAMPLING_CHECKS, InvalidRequest)
         if self.max_tokens is not None and self.min_tokens > self.max_tokens:
             raise InvalidRequest("min_tokens", f"must be at most max_tokens ({self.max_tokens})", self.min_tokens)
 
@@ -118,37 +75,37 @@ class SamplingParams:
 
 def _is_bias(value: Any) -> bool:
     return isinstance(value, Mapping) and all(
-        _is_token(key) and _number(-math.inf)[1](bias) for key, bias in value.items()
+        is_token(key) and number(-math.inf)[1](bias) for key, bias in value.items()
     )
 
 
-_SAMPLING_CHECKS: Mapping[str, _Check] = {
-    "temperature": _number(0.0, 100.0),
-    "top_k": _whole(0),
-    "top_p": _number(0.0, 1.0, above=True),
-    "min_p": _number(0.0, 1.0),
-    "repetition_penalty": _number(0.01, 100.0),
-    "presence_penalty": _number(-2.0, 2.0),
-    "frequency_penalty": _number(-2.0, 2.0),
+_SAMPLING_CHECKS: Mapping[str, Check] = {
+    "temperature": number(0.0, 100.0),
+    "top_k": whole(0),
+    "top_p": number(0.0, 1.0, above=True),
+    "min_p": number(0.0, 1.0),
+    "repetition_penalty": number(0.01, 100.0),
+    "presence_penalty": number(-2.0, 2.0),
+    "frequency_penalty": number(-2.0, 2.0),
     "logit_bias": ("must map token ids to finite numbers", _is_bias),
-    "seed": _optional(_whole(-(2**63), 2**64 - 1)),
-    "stop": _each("non-empty texts", lambda text: isinstance(text, str) and text != ""),
-    "stop_token_ids": _each("token ids", _is_token),
-    "max_tokens": _optional(_whole(0)),
-    "min_tokens": _whole(0),
-    "ignore_eos": _FLAG,
-    "logprobs": _optional(_whole(0, 100)),
-    "prompt_logprobs": _optional(_whole(0, 100)),
-    "bad_words": _each(
+    "seed": optional(whole(-(2**63), 2**64 - 1)),
+    "stop": each("non-empty texts", lambda stop: isinstance(stop, str) and stop != ""),
+    "stop_token_ids": each("token ids", is_token),
+    "max_tokens": optional(whole(0)),
+    "min_tokens": whole(0),
+    "ignore_eos": FLAG,
+    "logprobs": optional(whole(0, 100)),
+    "prompt_logprobs": optional(whole(0, 100)),
+    "bad_words": each(
         "non-empty sequences of token ids",
-        lambda word: isinstance(word, tuple | list) and len(word) > 0 and all(map(_is_token, word)),
+        lambda word: isinstance(word, tuple | list) and len(word) > 0 and all(map(is_token, word)),
     ),
 }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SpeculationOptions:
-    """How the engine speculates; a request may narrow it.
+class Drafting:
+    """How one request drafts.
 
     Args:
         proposer: name in the proposer registry; `auto` takes whichever pays in each round, `none` is plain decoding.
@@ -157,19 +114,6 @@ class SpeculationOptions:
         rule: how candidates are accepted; `auto` picks an exact one.
         draft_sampling: `request` samples the draft model or the heads as the request samples the target;
             `greedy` always takes their most likely token.
-        min_confidence: a draft model, and heads that draft step by step, stop when their own probability falls below
-            this.
-        draft_branching: candidates on each level of drafts, where the rule takes trees; None for 1, and for 3 of heads
-            that guess all positions at once and know how good their guesses are.
-        bridge: how a draft model with another tokenizer is understood: `text` reads again what it writes,
-            `vocabulary` lets it say only tokens that both have, `auto` chooses.
-        max_ngram, min_ngram: longest and shortest suffix that prompt lookup looks for.
-        exit_layer: layers of the target that the proposer `early_exit` drafts with; None measures which.
-        suffix_depth: longest ending that the proposer `suffix` looks for.
-        suffix_share: its drafts end where their continuations are less frequent, all together, than this share.
-        suffix_tokens: most tokens of earlier answers that it keeps; 0 keeps none.
-        suffix_store: file that it keeps them in; None forgets them with the process.
-        merge: `auto` may also merge the drafts of several proposers in one tree.
         epsilon, delta: thresholds of the approximate rule `typical`.
     """
 
@@ -177,52 +121,54 @@ class SpeculationOptions:
     draft_length: int | None = None
     max_draft_length: int = 15
     rule: RuleName = "auto"
-    draft_sampling: Literal["request", "greedy"] = "request"
-    min_confidence: float = 0.3
-    draft_branching: int | None = None
-    bridge: Literal["auto", "text", "vocabulary"] = "auto"
-    max_ngram: int = 8
-    min_ngram: int = 2
-    exit_layer: int | None = None
-    suffix_depth: int = 32
-    suffix_share: float = 0.25
-    suffix_tokens: int = 100_000
-    suffix_store: str | None = None
-    merge: bool = False
+    draft_sampling: DraftSampling = "request"
     epsilon: float = 0.09
     delta: float = 0.3
 
     def __post_init__(self) -> None:
-        _verify(self, _SPECULATION_CHECKS, InvalidOption)
-        if self.min_ngram > self.max_ngram:
-            raise InvalidOption("min_ngram", f"must be at most max_ngram ({self.max_ngram})", self.min_ngram)
-        if self.suffix_store is not None and self.suffix_tokens == 0:
-            raise InvalidOption("suffix_store", "needs suffix_tokens above 0", self.suffix_store)
+        verify(self, _DRAFTING_CHECKS)
         if self.draft_length is not None and self.draft_length > self.max_draft_length:
             raise InvalidOption(
                 "draft_length", f"must be at most max_draft_length ({self.max_draft_length})", self.draft_length
             )
 
 
-_SPECULATION_CHECKS: Mapping[str, _Check] = {
-    "proposer": ("must be a name", lambda value: isinstance(value, str) and value != ""),
-    "draft_length": _optional(_whole(0, 128)),
-    "max_draft_length": _whole(1, 128),
-    "rule": (f"must be one of {', '.join(RULE_NAMES)}", lambda value: value in RULE_NAMES),
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SpeculationOptions(Drafting):
+    """How an engine speculates: how its requests draft that do not say otherwise, and what proposers are built with.
+
+    Args:
+        proposer_options: options of proposers by name, such as `{"min_confidence": 0.5}`. They are declared by the
+            proposers that read them (see docs/proposers.md), and are checked when these are built: one that nobody
+            would read is refused.
+    """
+
+    proposer_options: Mapping[str, Any] = field(default_factory=dict)
+
+
+def asked_drafting(asked: Drafting | None, built: SpeculationOptions) -> Drafting:
+    """What a request asks for, in an engine that was built with `built`; None asks for the same.
+
+    Raises:
+        InvalidRequest: it asks for an option of a proposer with another value than the proposer was built with.
+    """
+    if asked is None:
+        return built
+    mine = asked.proposer_options if isinstance(asked, SpeculationOptions) else {}
+    for name, value in mine.items():
+        if name not in built.proposer_options or built.proposer_options[name] != value:
+            raise InvalidRequest(name, "must be given when the engine is built, not with a request", value)
+    return asked
+
+
+_DRAFTING_CHECKS: Mapping[str, Check] = {
+    "proposer": text("name"),
+    "draft_length": optional(whole(0, 128)),
+    "max_draft_length": whole(1, 128),
+    "rule": one_of(RULE_NAMES),
     "draft_sampling": ("must be request or greedy", lambda value: value in ("request", "greedy")),
-    "min_confidence": _number(0.0, 1.0),
-    "draft_branching": _optional(_whole(1, 16)),
-    "bridge": (f"must be one of {', '.join(BRIDGES)}", lambda value: value in BRIDGES),
-    "max_ngram": _whole(1, 64),
-    "min_ngram": _whole(1, 64),
-    "exit_layer": _optional(_whole(1)),
-    "suffix_depth": _whole(2, 256),
-    "suffix_share": _number(0.0, 1.0),
-    "suffix_tokens": _whole(0, 100_000_000),
-    "suffix_store": _optional(("must be a path", lambda value: isinstance(value, str) and value != "")),
-    "merge": _FLAG,
-    "epsilon": _number(0.0, 1.0, above=True),
-    "delta": _number(0.0, above=True),
+    "epsilon": number(0.0, 1.0, above=True),
+    "delta": number(0.0, above=True),
 }
 
 
@@ -248,17 +194,13 @@ class Precision:
     kv: str = "auto"
 
     def __post_init__(self) -> None:
-        _verify(self, _PRECISION_CHECKS, InvalidOption)
+        verify(self, _PRECISION_CHECKS)
 
 
-def _among(names: Sequence[str]) -> _Check:
-    return f"must be one of {', '.join(names)}", lambda value: value in list(names)
-
-
-_PRECISION_CHECKS: Mapping[str, _Check] = {
-    "weights": _among(WEIGHTS),
-    "compute": _among(NUMBERS),
-    "kv": _among(NUMBERS),
+_PRECISION_CHECKS: Mapping[str, Check] = {
+    "weights": one_of(WEIGHTS),
+    "compute": one_of(NUMBERS),
+    "kv": one_of(NUMBERS),
 }
 
 
@@ -285,18 +227,18 @@ class EngineOptions:
     invariant: bool | None = None
 
     def __post_init__(self) -> None:
-        _verify(self, _ENGINE_CHECKS, InvalidOption)
+        verify(self, _ENGINE_CHECKS)
         if self.step_tokens < self.max_batch:
             raise InvalidOption("step_tokens", f"must be at least max_batch ({self.max_batch})", self.step_tokens)
 
 
-_ENGINE_CHECKS: Mapping[str, _Check] = {
-    "max_batch": _whole(1, 4096),
-    "step_tokens": _whole(1, 1 << 20),
-    "max_context": _optional(_whole(2)),
-    "block_size": _whole(1, 1024),
-    "kv_blocks": _optional(_whole(1)),
-    "prefix_cache": _FLAG,
+_ENGINE_CHECKS: Mapping[str, Check] = {
+    "max_batch": whole(1, 4096),
+    "step_tokens": whole(1, 1 << 20),
+    "max_context": optional(whole(2)),
+    "block_size": whole(1, 1024),
+    "kv_blocks": optional(whole(1)),
+    "prefix_cache": FLAG,
     "invariant": ("must be true, false or none", lambda value: value is None or isinstance(value, bool)),
 }
 

@@ -41,10 +41,7 @@ def engine(target: Script = TARGET, draft: Script | None = None, **speculation) 
     proposers = {}
     if draft is not None:
         draft_runner = ScriptedRunner(draft, VOCAB, num_blocks=400)
-        sampling = speculation.get("draft_sampling", "request")
-        proposer = DraftModelProposer(
-            draft_runner, manager(draft_runner), vocab_size=VOCAB, sampling=sampling, min_confidence=0.0
-        )
+        proposer = DraftModelProposer(draft_runner, manager(draft_runner), vocab_size=VOCAB)
         proposers = {proposer.name: proposer}
         speculation = {"proposer": "draft_model", "draft_length": 3, **speculation}
     return Engine(

@@ -148,7 +148,9 @@ def test_a_proposer_whose_heads_are_missing_is_refused(folder: Path) -> None:
 
 
 def test_options_of_drafting_networks_go_with_heads() -> None:
-    choice = ProposerChoice(heads=["some/eagle"], min_confidence=0.5, draft_sampling="greedy", draft_length=3)
-    assert choice.speculation().min_confidence == 0.5
+    choice = ProposerChoice(
+        heads=["some/eagle"], draft_sampling="greedy", draft_length=3, proposer_options={"min_confidence": 0.5}
+    )
+    assert choice.speculation().proposer_options == {"min_confidence": 0.5}
     with pytest.raises(InvalidOption, match="--max-ngram needs --lookup, not --heads"):
-        ProposerChoice(heads=["some/eagle"], max_ngram=3)
+        ProposerChoice(heads=["some/eagle"], proposer_options={"max_ngram": 3})

@@ -72,11 +72,9 @@ def test_every_proposer_option_reaches_the_speculation() -> None:
         max_draft_length=6,
         rule="typical",
         draft_sampling="greedy",
-        min_confidence=0.5,
-        draft_branching=2,
-        bridge="vocabulary",
         epsilon=0.1,
         delta=0.2,
+        proposer_options={"min_confidence": 0.5, "draft_branching": 2, "bridge": "vocabulary"},
     )
 
     assert choice.speculation() == SpeculationOptions(
@@ -85,34 +83,38 @@ def test_every_proposer_option_reaches_the_speculation() -> None:
         max_draft_length=6,
         rule="typical",
         draft_sampling="greedy",
-        min_confidence=0.5,
-        draft_branching=2,
-        bridge="vocabulary",
         epsilon=0.1,
         delta=0.2,
+        proposer_options={"min_confidence": 0.5, "draft_branching": 2, "bridge": "vocabulary"},
     )
 
 
 def test_lookup_options_reach_the_speculation() -> None:
-    assert ProposerChoice(max_ngram=5, min_ngram=3).speculation() == SpeculationOptions(
-        proposer="lookup", max_ngram=5, min_ngram=3
+    assert ProposerChoice(proposer_options={"max_ngram": 5, "min_ngram": 3}).speculation() == SpeculationOptions(
+        proposer="lookup", proposer_options={"max_ngram": 5, "min_ngram": 3}
     )
 
 
 def test_suffix_options_reach_the_speculation() -> None:
     choice = ProposerChoice(
-        proposer="suffix", suffix_depth=9, suffix_share=0.5, suffix_tokens=800, suffix_store="answers"
+        proposer="suffix",
+        proposer_options={"suffix_depth": 9, "suffix_share": 0.5, "suffix_tokens": 800, "suffix_store": "answers"},
     )
 
     assert choice.speculation() == SpeculationOptions(
-        proposer="suffix", suffix_depth=9, suffix_share=0.5, suffix_tokens=800, suffix_store="answers"
+        proposer="suffix",
+        proposer_options={"suffix_depth": 9, "suffix_share": 0.5, "suffix_tokens": 800, "suffix_store": "answers"},
     )
 
 
 def test_options_of_every_proposer_go_with_auto() -> None:
-    choice = ProposerChoice(proposer="auto", draft_model="small", merge=True, min_confidence=0.5, max_ngram=5)
+    choice = ProposerChoice(
+        proposer="auto", draft_model="small", proposer_options={"merge": True, "min_confidence": 0.5, "max_ngram": 5}
+    )
 
-    assert choice.speculation() == SpeculationOptions(proposer="auto", merge=True, min_confidence=0.5, max_ngram=5)
+    assert choice.speculation() == SpeculationOptions(
+        proposer="auto", proposer_options={"merge": True, "min_confidence": 0.5, "max_ngram": 5}
+    )
 
 
 def test_model_options_reach_the_engine() -> None:

@@ -49,7 +49,12 @@ def engine_for(
 ) -> Engine:
     """An engine that drafts with these heads, or not at all."""
     proposer = "none" if heads is None else heads.kind
-    speculation = SpeculationOptions(proposer=proposer, draft_length=k, min_confidence=0.0, rule=rule)  # type: ignore[arg-type]
+    speculation = SpeculationOptions(
+        proposer=proposer,
+        draft_length=k,
+        rule=rule,  # type: ignore[arg-type]
+        proposer_options={} if proposer in ("none", "medusa") else {"min_confidence": 0.0},
+    )
     options = EngineOptions(max_batch=8, step_tokens=step_tokens, kv_blocks=num_blocks, invariant=True)
     return build_engine(tiny_model(family, dtype=dtype), None, speculation, options, heads=[heads] if heads else [])
 

@@ -14,7 +14,7 @@ from gamaneh.core import Request
 from gamaneh.engine.engine import Engine
 from gamaneh.kv import BlockPool, KVManager
 from gamaneh.options import EngineOptions, SamplingParams, SpeculationOptions
-from gamaneh.proposers.chain import Chain
+from gamaneh.proposers import tree
 from gamaneh.proposers.draft_model import DraftModelProposer
 from gamaneh.sampling.rules import Block, Rejection
 from gamaneh.testing import ByteTokenizer, ScriptedRunner, constant
@@ -26,7 +26,7 @@ REQUESTS, LENGTH = 600, 4
 def engine_with(rule: str, sampling: str, k: int) -> Engine:
     target, draft = (ScriptedRunner(constant(probs), 4, num_blocks=400, block_size=4) for probs in (TARGET, DRAFT))
     kv, draft_kv = (KVManager(BlockPool(400, 4, prefix_cache=False), runner.cache) for runner in (target, draft))
-    proposer = DraftModelProposer(PagedBackend(draft, draft_kv), vocab_size=4, sampling=sampling)
+    proposer = DraftModelProposer(PagedBackend(draft, draft_kv), vocab_size=4)
     speculation = SpeculationOptions(proposer="draft_model", draft_length=k, rule=rule, draft_sampling=sampling)
     options = EngineOptions(max_batch=32, step_tokens=512)
     tokenizer = ByteTokenizer()
@@ -76,7 +76,7 @@ def test_every_exact_rule_follows_the_target(rule: str, sampling: str, cell: str
 def test_soft_probabilities_for_a_greedy_draft_are_found_out(rule, monkeypatch: pytest.MonkeyPatch) -> None:
     """The planted fault: the draft takes its best token, but the rule is told that it sampled."""
     engine = engine_with(rule.name, "request", 3)
-    monkeypatch.setattr(Chain, "_choose", lambda chain, scores: int(scores.argmax()))
+    monkeypatch.setattr(tree, "pick", lambda row, scores, position: int(scores.argmax()))
     assert min(p_values(engine, TARGET, temperature=1.0)) < 0.001
 
 

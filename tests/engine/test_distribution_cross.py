@@ -14,9 +14,10 @@ from gamaneh.core import Request, StepReport
 from gamaneh.engine.engine import Engine
 from gamaneh.kv import BlockPool, KVManager
 from gamaneh.options import EngineOptions, SamplingParams, SpeculationOptions
-from gamaneh.proposers.chain import Chain
-from gamaneh.proposers.growth import ChainGrowth
-from gamaneh.proposers.registry import Ingredients, ReadyModel, build_proposers
+from gamaneh.proposers import tree
+from gamaneh.proposers.bridge import TokenGrowth
+from gamaneh.proposers.recipe import Ingredients, ReadyModel
+from gamaneh.proposers.registry import build_proposers
 from gamaneh.testing import PieceTokenizer, ScriptedRunner, constant, tiny_model
 
 SAMPLE = [*"A sample, two lines:\nit must come back."]  # what the bridges try themselves on
@@ -44,9 +45,8 @@ def engine_with(rule: str, bridge: str, sampling: str = "request") -> Engine:
         proposer="draft_model",
         draft_length=3,
         rule=rule,
-        bridge=bridge,
         draft_sampling=sampling,
-        min_confidence=0.0,
+        proposer_options={"bridge": bridge, "min_confidence": 0.0},
     )
     return Engine(
         target.backend,
@@ -89,7 +89,7 @@ def test_a_draft_that_was_not_drawn_from_its_probabilities_is_found_out(
     rule: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The planted fault: the draft takes the best shared token, but the rule is told that it sampled."""
-    monkeypatch.setattr(Chain, "_choose", lambda chain, scores: int(scores.argmax()))
+    monkeypatch.setattr(tree, "pick", lambda row, scores, position: int(scores.argmax()))
     assert min(p_values(engine_with(rule, "vocabulary"))) < 0.001
 
 
@@ -98,12 +98,12 @@ def test_probabilities_in_the_order_of_the_wrong_tokenizer_are_found_out(
     rule: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The planted fault: the ids of probabilities are one off, as those of another vocabulary would be."""
-    untouched = ChainGrowth.take
+    untouched = TokenGrowth.take
 
-    def take(growth: ChainGrowth, logits) -> None:
+    def take(growth: TokenGrowth, logits) -> None:
         untouched(growth, logits)
-        probs = growth._chain.probs
+        probs = growth.builder._probs
         probs[-1] = probs[-1].roll(1).clamp(min=1e-6)
 
-    monkeypatch.setattr(ChainGrowth, "take", take)
+    monkeypatch.setattr(TokenGrowth, "take", take)
     assert min(p_values(engine_with(rule, "vocabulary"))) < 0.001

@@ -36,7 +36,8 @@ def target() -> LoadedModel:
 
 def engine_with(kind: str, rule: str, **more: int) -> Engine:
     options = EngineOptions(max_batch=64, step_tokens=512, kv_blocks=400, invariant=False)
-    speculation = SpeculationOptions(proposer=kind, draft_length=2, min_confidence=0.0, rule=rule, **more)  # type: ignore[arg-type]
+    own = {"min_confidence": 0.0, **more}
+    speculation = SpeculationOptions(proposer=kind, draft_length=2, rule=rule, proposer_options=own)  # type: ignore[arg-type]
     heads = tiny_heads(target(), kind, seed=3, **KINDS[kind])
     engine = build_engine(target(), None, speculation, options, heads=[heads])
     engine.clock = engine.drafting.clock = lambda: 0.0

@@ -21,7 +21,7 @@ from gamaneh.engine.engine import Engine
 from gamaneh.heads.artifact import Artifact
 from gamaneh.models.loading import LoadedModel
 from gamaneh.options import EngineOptions, SamplingParams, SpeculationOptions
-from gamaneh.proposers.chain import Chain
+from gamaneh.proposers.tree import TreeBuilder
 from gamaneh.testing import TINY_CONFIGS, tiny_heads, tiny_model
 
 VOCAB, REQUESTS, LENGTH = 4, 500, 4
@@ -48,7 +48,12 @@ def heads(method: str) -> Artifact:
 
 def engine_with(method: str, rule: str) -> Engine:
     artifact = heads(method)
-    speculation = SpeculationOptions(proposer=artifact.kind, draft_length=3, rule=rule, min_confidence=0.0)  # type: ignore[arg-type]
+    speculation = SpeculationOptions(
+        proposer=artifact.kind,
+        draft_length=3,
+        rule=rule,  # type: ignore[arg-type]
+        proposer_options={} if artifact.kind == "medusa" else {"min_confidence": 0.0},
+    )
     options = EngineOptions(max_batch=32, step_tokens=512, kv_blocks=64, invariant=False)
     return build_engine(target(), None, speculation, options, heads=[artifact])
 
@@ -105,12 +110,11 @@ def test_a_draft_that_was_not_drawn_as_it_says_is_found_out(
     method: str, rule: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The planted fault: heads take their best token, but the rule is told that they sampled."""
-    original = Chain.grow
+    original = TreeBuilder.grow
 
-    def grow(chain: Chain, logits: torch.Tensor) -> bool:
-        grown = original(chain, logits)
-        chain.tokens[-1] = int(logits.argmax())
-        return grown
+    def grow(chain: TreeBuilder, logits: list[torch.Tensor]) -> None:
+        original(chain, logits)
+        chain.tokens[-1] = int(logits[0].argmax())
 
-    monkeypatch.setattr(Chain, "grow", grow)
+    monkeypatch.setattr(TreeBuilder, "grow", grow)
     assert min(p_values(engine_with(method, rule), 1.0, 0)) < 0.001

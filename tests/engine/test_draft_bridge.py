@@ -30,7 +30,7 @@ def drafting(tokenizer: object) -> LoadedModel:
 
 
 def speculation(**options: object) -> SpeculationOptions:
-    return SpeculationOptions(proposer="draft_model", draft_length=3, **options)
+    return SpeculationOptions(proposer="draft_model", draft_length=3, proposer_options=options)
 
 
 def test_it_is_logged_at_the_start_and_shown_in_the_snapshot(caplog: pytest.LogCaptureFixture) -> None:
@@ -84,4 +84,4 @@ def test_branching_is_declared(options: dict[str, int], branching: int) -> None:
 )
 def test_options_are_checked(options: dict[str, object], message: str) -> None:
     with pytest.raises(InvalidOption, match=message):
-        speculation(**options)
+        build_engine(tiny_model(), drafting(ByteTokenizer()), speculation(**options), OPTIONS)

@@ -18,7 +18,8 @@ from gamaneh.kv import BlockPool, KVCache, KVManager
 from gamaneh.models.loading import LoadedModel
 from gamaneh.models.runner import DecoderRunner
 from gamaneh.options import EngineOptions, SamplingParams, SpeculationOptions
-from gamaneh.proposers.registry import Ingredients, ReadyModel, build_proposers
+from gamaneh.proposers.recipe import Ingredients, ReadyModel
+from gamaneh.proposers.registry import build_proposers
 from gamaneh.testing import TINY_CONFIGS, ByteTokenizer, tiny_model
 
 TEXT = b"the cat sat on the mat and the cat sat on the hat; "
@@ -45,7 +46,9 @@ def engine_for(
     rule: str = "auto",
 ) -> Engine:
     target = ready(tiny_model(family, dtype=dtype), num_blocks=num_blocks, invariant=True, prefix_cache=True)
-    speculation = SpeculationOptions(proposer=proposer, draft_length=k, min_confidence=0.0, rule=rule)
+    speculation = SpeculationOptions(
+        proposer=proposer, draft_length=k, rule=rule, proposer_options={"min_confidence": 0.0}
+    )
     draft_model = tiny_model(family, seed=DRAFT_SEEDS[draft], dtype=dtype)
     ingredients = Ingredients(
         speculation, target, ready(draft_model, num_blocks=64, invariant=True, prefix_cache=False)

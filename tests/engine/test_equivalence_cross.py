@@ -19,7 +19,8 @@ from gamaneh.kv import BlockPool, KVManager
 from gamaneh.models.loading import LoadedModel
 from gamaneh.models.tokenizer import Tokenizer
 from gamaneh.options import EngineOptions, SamplingParams, SpeculationOptions
-from gamaneh.proposers.registry import Ingredients, ReadyModel, build_proposers
+from gamaneh.proposers.recipe import Ingredients, ReadyModel
+from gamaneh.proposers.registry import build_proposers
 from gamaneh.testing import TINY_CONFIGS, PieceTokenizer, Script, ScriptedRunner, tiny_model
 
 LETTERS = [chr(byte) for byte in range(128)]
@@ -74,7 +75,9 @@ def engine_for(
     """Without a script the draft model is a random one."""
     large, small = model(target, family, dtype, 0), model(draft, "qwen2", dtype, 1, context=512)
     speculation = SpeculationOptions(
-        proposer="draft_model", draft_length=k, min_confidence=0.0, bridge=bridge, draft_branching=branching
+        proposer="draft_model",
+        draft_length=k,
+        proposer_options={"min_confidence": 0.0, "bridge": bridge, "draft_branching": branching},
     )
     ours = ready(large, num_blocks=num_blocks, invariant=True, prefix_cache=True)
     theirs = ready(small, num_blocks=100, invariant=False, prefix_cache=False)

@@ -28,6 +28,12 @@ METHODS: dict[str, tuple[str, dict[str, Any]]] = {
     "own exit": ("early_exit", {}),
     "trained exit": ("early_exit", {"num_layers": 1, "width": 16, "depth": 2}),
 }
+_OPTIONS: dict[str, dict[str, Any]] = {
+    "eagle": {"min_confidence": 0.0, "draft_branching": 1},
+    "eagle trees": {"min_confidence": 0.0, "draft_branching": 3},
+    "own exit": {"min_confidence": 0.0, "exit_layer": 1},
+    "trained exit": {"min_confidence": 0.0},
+}
 LONG = list(TEXT * 5)
 
 
@@ -56,10 +62,8 @@ def engine_for(
     speculation = SpeculationOptions(
         proposer=METHODS[method][0],
         draft_length=k,
-        min_confidence=0.0,
-        rule=rule,  # type: ignore[arg-type]
-        draft_branching=3 if method == "eagle trees" else 1,
-        exit_layer=1 if method == "own exit" else None,
+        rule=rule,
+        proposer_options=_OPTIONS[method],
     )
     options = EngineOptions(max_batch=8, step_tokens=step_tokens, kv_blocks=num_blocks, invariant=True)
     target = tiny_model(family, dtype=dtype)

@@ -21,9 +21,10 @@ from gamaneh.kv import BlockPool, KVManager
 from gamaneh.options import EngineOptions, SamplingParams, SpeculationOptions
 from gamaneh.proposers.draft_model import DraftModelProposer
 from gamaneh.proposers.portfolio import PortfolioProposer
-from gamaneh.proposers.registry import Ingredients, build_proposers
-from gamaneh.proposers.suffix.proposer import SuffixProposer
-from gamaneh.proposers.suffix.store import SharedStore
+from gamaneh.proposers.recipe import Ingredients
+from gamaneh.proposers.registry import build_proposers
+from gamaneh.proposers.suffix import SuffixProposer
+from gamaneh.proposers.suffix_store import SharedStore
 from gamaneh.testing import TINY_CONFIGS, ByteTokenizer, ScriptedRunner, constant, tiny_model
 
 PROPOSERS = ("suffix", "portfolio")
@@ -43,7 +44,9 @@ def engine_for(
     """With a draft model of other weights, so that the members of a portfolio differ."""
     target = ready(tiny_model(family, dtype=dtype), num_blocks=num_blocks, invariant=True, prefix_cache=True)
     draft_model = ready(tiny_model(family, seed=1, dtype=dtype), num_blocks=96, invariant=True, prefix_cache=False)
-    speculation = SpeculationOptions(proposer=proposer, draft_length=k, min_confidence=0.0, rule=rule)
+    speculation = SpeculationOptions(
+        proposer=proposer, draft_length=k, rule=rule, proposer_options={"min_confidence": 0.0}
+    )
     return Engine(
         target.backend,
         ByteTokenizer(),
@@ -159,7 +162,9 @@ HEADS: Mapping[str, Mapping[str, Any]] = {
 @pytest.mark.parametrize("wanted", ["portfolio", "auto"])
 def test_every_proposer_at_once(wanted: str, names: str, temperature: float) -> None:
     """A draft model and heads of all kinds, that know some texts by heart."""
-    speculation = SpeculationOptions(proposer=wanted, draft_length=4, min_confidence=0.0, merge=True)
+    speculation = SpeculationOptions(
+        proposer=wanted, draft_length=4, proposer_options={"min_confidence": 0.0, "merge": True}
+    )
     heads = [learned_heads("llama", kind, **shape) for kind, shape in HEADS.items()]
     options = EngineOptions(max_batch=8, step_tokens=256, kv_blocks=96, invariant=True)
     engine = build_engine(tiny_model("llama"), tiny_model("llama", seed=1), speculation, options, heads=heads)
@@ -212,7 +217,7 @@ def sampling_engine(rule: str, proposer: str) -> Engine:
     )
     kv, draft_kv = (KVManager(BlockPool(400, 4, prefix_cache=False), runner.cache) for runner in (target, draft))
     suffix = SuffixProposer(SharedStore(500, 8), max_context=8)
-    model = DraftModelProposer(PagedBackend(draft, draft_kv), vocab_size=4, sampling="request")
+    model = DraftModelProposer(PagedBackend(draft, draft_kv), vocab_size=4)
     merged = PortfolioProposer({"suffix": suffix, "draft_model": model})
     speculation = SpeculationOptions(proposer=proposer, draft_length=3, rule=rule)
     return Engine(

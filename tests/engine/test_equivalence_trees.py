@@ -10,7 +10,8 @@ from test_equivalence import DRAFT_SEEDS, PROMPTS, expected, params_for, ready
 from gamaneh.core import StepReport
 from gamaneh.engine.engine import Engine
 from gamaneh.options import EngineOptions, SpeculationOptions
-from gamaneh.proposers.registry import Ingredients, build_proposers
+from gamaneh.proposers.recipe import Ingredients
+from gamaneh.proposers.registry import build_proposers
 from gamaneh.testing import TINY_CONFIGS, ByteTokenizer, tiny_model
 
 
@@ -28,7 +29,7 @@ def engine_for(
     target = ready(tiny_model(family, dtype=dtype), num_blocks=num_blocks, invariant=True, prefix_cache=True)
     model = tiny_model(family, seed=DRAFT_SEEDS[draft], dtype=dtype)
     speculation = SpeculationOptions(
-        proposer="draft_model", draft_length=k, min_confidence=0.0, draft_branching=branching
+        proposer="draft_model", draft_length=k, proposer_options={"min_confidence": 0.0, "draft_branching": branching}
     )
     small = ready(model, num_blocks=64, invariant=invariant_draft, prefix_cache=False)
     proposers = build_proposers(Ingredients(speculation, target, small))

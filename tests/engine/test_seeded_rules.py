@@ -24,7 +24,7 @@ def llm_for(rule: str, draft_length: int | None) -> LLM:
         proposer="draft_model",
         rule=rule,
         draft_length=draft_length,
-        min_confidence=0.0,  # type: ignore[arg-type]
+        proposer_options={"min_confidence": 0.0},
     )
     options = EngineOptions(invariant=True, kv_blocks=32, max_batch=4)
     return LLM(tiny_model(), draft_model=tiny_model(seed=1), speculation=speculation, options=options)

@@ -10,7 +10,7 @@ import asyncio
 import sys
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import replace
+from dataclasses import fields, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ from typing import Any
 import httpx
 from typer.testing import CliRunner
 
-from gamaneh import LLM, Engine, EngineOptions, Precision, SamplingParams, SpeculationOptions, StepOutput
+from gamaneh import LLM, Drafting, Engine, EngineOptions, Precision, SamplingParams, SpeculationOptions, StepOutput
 from gamaneh.cli.main import app as cli_app
 from gamaneh.core import BatchReport, Request, StepReport
 from gamaneh.engine.async_engine import AsyncEngine
@@ -79,7 +79,7 @@ def build(parts):
     return Counting(Needs())
 
 
-recipe = Recipe(build, lambda parts: True)
+recipe = Recipe("golden_counting", build)
 '''
 
 
@@ -96,6 +96,18 @@ def pinned(engine: Engine) -> Engine:
     """The engine without the decisions that depend on measured time; draft lengths are fixed by the scenarios."""
     engine.steering.leaves_out_slow = False
     return engine
+
+
+_REQUESTS = {entry.name for entry in fields(Drafting)}
+
+
+def speculation_of(**speculation: Any) -> SpeculationOptions:
+    """Options of requests, and those of the proposer; `min_confidence` only where there is something to be sure of."""
+    of_requests = {name: value for name, value in speculation.items() if name in _REQUESTS}
+    own = {name: value for name, value in speculation.items() if name not in _REQUESTS}
+    if speculation.get("proposer") == "medusa":
+        own.pop("min_confidence", None)
+    return SpeculationOptions(**of_requests, proposer_options=own)
 
 
 def engine_of(llm: LLM) -> Engine:
@@ -117,7 +129,7 @@ def tiny_llm(
         target,
         draft_model=None if draft_seed is None else tiny_model(family, seed=draft_seed),
         heads=[_heads(name, target) for name in heads],
-        speculation=SpeculationOptions(**speculation),
+        speculation=speculation_of(**speculation),
         options=options or EngineOptions(max_batch=8, step_tokens=256, invariant=True, kv_blocks=64),
     )
 
@@ -141,7 +153,7 @@ def crossed_llm(target: PieceTokenizer, draft: PieceTokenizer, **speculation: An
     return pinned_llm(
         models[0],
         draft_model=models[1],
-        speculation=SpeculationOptions(**speculation),
+        speculation=speculation_of(**speculation),
         options=EngineOptions(max_batch=8, step_tokens=256, invariant=True, kv_blocks=64),
     )
 
@@ -159,7 +171,7 @@ def small_llm(**speculation: Any) -> LLM:
     return pinned_llm(
         _small_model(),
         heads=[f"{SMALL}/{proposer}"] if proposer in ("medusa", "eagle") else [],
-        speculation=SpeculationOptions(**speculation),
+        speculation=speculation_of(**speculation),
         options=EngineOptions(max_batch=4, invariant=True, kv_blocks=64),
     )
 

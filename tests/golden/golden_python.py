@@ -173,7 +173,7 @@ PROPOSERS: dict[str, Callable[[], LLM]] = {
     "eagle, trees": lambda: door.tiny_llm(heads=["eagle"], **_heads("eagle", draft_branching=2)),
     "early exit": lambda: door.tiny_llm(**_heads("early_exit", exit_layer=1)),
     "early exit, trained": lambda: door.tiny_llm(heads=["early_exit"], **_heads("early_exit")),
-    "portfolio": lambda: door.tiny_llm(heads=["medusa"], draft_seed=1, **_heads("portfolio", exit_layer=1)),
+    "portfolio": lambda: door.tiny_llm(heads=["medusa"], draft_seed=1, **_heads("portfolio")),
 }
 
 
@@ -210,7 +210,7 @@ for _temperature in TEMPERATURES:
 
 @scenario("proposers", "auto, where only the tokens are certain")
 def _auto() -> Any:
-    engine = door.engine_of(door.tiny_llm(heads=["medusa", "eagle"], draft_seed=0, **_heads("auto", exit_layer=1)))
+    engine = door.engine_of(door.tiny_llm(heads=["medusa", "eagle"], draft_seed=0, **_heads("auto")))
     answers = run(engine, batch("abcd", **TEMPERATURES["seeded"]), origins=False, counts=False)
     return against(plain("abcd", "seeded"), answers)
 

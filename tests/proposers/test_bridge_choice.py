@@ -9,12 +9,11 @@ from crossing import BYTES, row
 
 from gamaneh.errors import InvalidOption, TokenizerMismatch
 from gamaneh.models.loading import LoadedModel
-from gamaneh.options import SpeculationOptions
-from gamaneh.proposers.bridge import Bridge, SameTokens
+from gamaneh.proposers.bridge import Bridge, SameTokens, TokenGrowth
 from gamaneh.proposers.cross.choice import ENOUGH, EitherBridge, choose_bridge
 from gamaneh.proposers.cross.text import TextBridge, TextGrowth
 from gamaneh.proposers.cross.vocabulary import VocabularyBridge
-from gamaneh.proposers.growth import ChainGrowth, DraftStyle
+from gamaneh.proposers.tree import Style
 from gamaneh.testing import PieceTokenizer, tiny_model
 
 WORDS = [" the", " cat", " sat", " mat"]
@@ -29,8 +28,8 @@ def model(tokenizer: object, name: str = "small") -> LoadedModel:
     return replace(tiny_model(), tokenizer=tokenizer, name=name)
 
 
-def chosen(draft: PieceTokenizer, target: PieceTokenizer = OURS, **options) -> Bridge:
-    return choose_bridge(model(target, "large"), model(draft), SpeculationOptions(**options), target.vocab_size)
+def chosen(draft: PieceTokenizer, target: PieceTokenizer = OURS, bridge="auto", draft_branching=1) -> Bridge:
+    return choose_bridge(model(target, "large"), model(draft), bridge, draft_branching, target.vocab_size)
 
 
 def test_the_same_tokenizer_needs_no_bridge() -> None:
@@ -43,9 +42,9 @@ def test_vocabularies_that_are_alike_are_used_for_requests_that_sample() -> None
     bridge = chosen(ALIKE)
     assert isinstance(bridge, EitherBridge)
     greedy, sampled = (row([65], temperature=temperature) for temperature in (0.0, 1.0))
-    assert isinstance(bridge.growth(greedy, DraftStyle()), TextGrowth)
-    assert isinstance(bridge.growth(sampled, DraftStyle()), ChainGrowth)
-    assert isinstance(bridge.growth(sampled, DraftStyle(sampling="greedy")), TextGrowth)
+    assert isinstance(bridge.growth(greedy, Style()), TextGrowth)
+    assert isinstance(bridge.growth(sampled, Style()), TokenGrowth)
+    assert isinstance(bridge.growth(replace(sampled, draft_sampling="greedy"), Style()), TextGrowth)
     assert bridge.about == (
         "text and vocabulary bridges to the tokens of small: 88% of the target's tokens, by how common they are, "
         "are the draft model's too: greedy requests by text, sampled ones by vocabulary"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 import torch
@@ -14,6 +15,7 @@ from gamaneh.kv import BlockPool, KVManager
 from gamaneh.options import SamplingParams
 from gamaneh.proposers.draft_model import DraftModelProposer
 from gamaneh.proposers.draft_reader import CHUNK
+from gamaneh.proposers.tree import Style
 from gamaneh.sampling.pipeline import RequestSampler
 from gamaneh.testing import Script, ScriptedRunner, hashed
 
@@ -103,7 +105,7 @@ def test_a_path_ends_where_the_draft_model_is_not_sure() -> None:
         sure = torch.full((VOCAB,), -9.0).index_fill_(0, torch.tensor(3), 9.0)
         return sure if len(history) < 5 else torch.zeros(VOCAB)
 
-    proposer = proposer_over(script, min_confidence=0.3)
+    proposer = proposer_over(script, style=Style(0.3))
     assert proposer.propose([row([1, 2], 8)])[0].tokens == (3, 3, 3)
 
 
@@ -112,7 +114,7 @@ def test_where_a_path_ends_does_not_depend_on_the_token_drawn() -> None:
     probs = torch.tensor([0.6, 0.4 / 49] + [0.4 / 49] * 48)
     lengths = set()
     for seed in range(40):
-        proposer = proposer_over(lambda history: probs.log(), min_confidence=0.5)
+        proposer = proposer_over(lambda history: probs.log(), style=Style(0.5))
         (draft,) = proposer.propose([row([1, 2], 4, want_probs=True, temperature=1.0, seed=seed)])
         lengths.add(len(draft))
     assert lengths == {4}
@@ -133,8 +135,8 @@ def test_probabilities_are_those_that_the_tokens_were_drawn_from() -> None:
 
 
 def test_a_greedy_draft_has_no_probabilities() -> None:
-    proposer = proposer_over(hashed(VOCAB), sampling="greedy")
-    (draft,) = proposer.propose([row([1, 2], 3, want_probs=True, temperature=1.0)])
+    asked = replace(row([1, 2], 3, want_probs=True, temperature=1.0), draft_sampling="greedy")
+    (draft,) = proposer_over(hashed(VOCAB)).propose([asked])
     assert draft.probs is None
     assert draft.tokens == greedy(hashed(VOCAB), [1, 2], 3)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -18,6 +19,7 @@ from gamaneh.heads.trainable import TrainBatch
 from gamaneh.models.loading import LoadedModel
 from gamaneh.options import SamplingParams
 from gamaneh.proposers.eagle import CHUNK, EagleProposer
+from gamaneh.proposers.tree import Style
 from gamaneh.sampling.pipeline import RequestSampler
 from gamaneh.testing import BYTE_VOCAB, tiny_heads, tiny_model
 
@@ -195,9 +197,9 @@ def test_drafts_end_where_the_head_is_unsure(head: EagleHead, target: LoadedMode
     chain = expected(head, tokens, hidden)
     sure = [float(said_after(head, tokens, hidden, chain[:at]).softmax(0).amax()) for at in range(DEPTH)]
     least = sorted(sure[1:])[0]
-    draft = proposer_over(head, target, min_confidence=least + 1e-4).propose([row(tokens, hidden)])[0]
+    draft = proposer_over(head, target, style=Style(least + 1e-4)).propose([row(tokens, hidden)])[0]
     assert draft.tokens == chain[: 1 + sure[1:].index(least)]
-    assert len(proposer_over(head, target, min_confidence=1.0).propose([row(tokens, hidden)])[0]) == 1
+    assert len(proposer_over(head, target, style=Style(1.0)).propose([row(tokens, hidden)])[0]) == 1
 
 
 def test_probabilities_are_those_that_tokens_were_drawn_from(head: EagleHead, target: LoadedModel) -> None:
@@ -209,14 +211,15 @@ def test_probabilities_are_those_that_tokens_were_drawn_from(head: EagleHead, ta
     for at, probs in enumerate(draft.probs):
         said = said_after(head, tokens, hidden, draft.tokens[:at]).softmax(0)
         torch.testing.assert_close(probs, said, atol=1e-4, rtol=1e-3)
-    greedy = proposer_over(head, target, sampling="greedy")
-    assert not greedy.needs.probs
-    assert greedy.propose([asked])[0].probs is None
-    assert greedy.propose([asked])[0].tokens == expected(head, tokens, hidden)
+    (greedy,) = proposer_over(head, target).propose([replace(asked, draft_sampling="greedy")])
+    assert greedy.probs is None
+    assert greedy.tokens == expected(head, tokens, hidden)
 
 
 def tree_of(head: EagleHead, target: LoadedModel, tokens: Sequence[int], hidden: Tensor, **options: Any) -> Draft:
-    return proposer_over(head, target, branching=3).propose([row(tokens, hidden, 4, nodes=12, **options)])[0]
+    return proposer_over(head, target, style=Style(branching=3)).propose([row(tokens, hidden, 4, nodes=12, **options)])[
+        0
+    ]
 
 
 def test_every_branch_is_what_the_head_says_behind_its_own_ancestors(head: EagleHead, target: LoadedModel) -> None:
@@ -256,7 +259,7 @@ def test_the_first_draw_is_a_branch_of_the_tree(head: EagleHead, target: LoadedM
 
 def test_trees_and_chains_are_drafted_in_one_batch(head: EagleHead, target: LoadedModel) -> None:
     one, other = text_of(30), text_of(12, seed=9)
-    proposer = proposer_over(head, target, branching=3)
+    proposer = proposer_over(head, target, style=Style(branching=3))
     tree, chain = proposer.propose([row(*one, 4, nodes=12, request_id="tree"), row(*other, request_id="chain")])
     alone = tree_of(head, target, *one)
     assert (tree.tokens, tree.parents) == (alone.tokens, alone.parents)

@@ -29,6 +29,7 @@ from gamaneh.proposers.exit_choice import (
     measure_exits,
 )
 from gamaneh.proposers.exits import Exit, OwnExit, TrainedExit
+from gamaneh.proposers.tree import Style
 from gamaneh.sampling.pipeline import RequestSampler
 from gamaneh.testing import BYTE_VOCAB, tiny_heads, tiny_model
 
@@ -107,7 +108,7 @@ def test_the_verify_computes_what_it_would_without_a_draft(target: LoadedModel) 
 
 def test_drafts_end_where_the_exit_is_unsure(target: LoadedModel) -> None:
     runner, kv = cached(target)
-    assert len(EarlyExitProposer(OwnExit(PagedBackend(runner, kv), 1), min_confidence=1.0).propose([row()])[0]) == 0
+    assert len(EarlyExitProposer(OwnExit(PagedBackend(runner, kv), 1), style=Style(1.0)).propose([row()])[0]) == 1
 
 
 def test_nothing_but_the_way_out_takes_memory(target: LoadedModel) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from gamaneh.core import Draft, ProposalRow, TokenMask
 from gamaneh.errors import BadLogits, InvalidOption
-from gamaneh.proposers import registry
+from gamaneh.proposers import grammar, registry
 from gamaneh.proposers.grammar import GrammarProposer
 from gamaneh.sampling.grammar import Grammar
 from gamaneh.testing import ByteTokenizer, PieceTokenizer
@@ -138,7 +138,7 @@ def test_requests_keep_their_blanks_apart_and_a_dropped_one_begins_anew() -> Non
 def test_it_is_there_when_grammars_can_be_enforced(monkeypatch: pytest.MonkeyPatch) -> None:
     recipe = registry.REGISTRY["grammar"]
     assert recipe.ready(None)
-    monkeypatch.setattr(registry, "grammars_are_there", lambda: False)
+    monkeypatch.setattr(grammar, "grammars_are_there", lambda: False)
     assert not recipe.ready(None)
     with pytest.raises(InvalidOption, match=r"proposer needs the extra gamaneh\[grammar\], got 'grammar'"):
         recipe.build(None)

@@ -12,7 +12,7 @@ from gamaneh.heads.medusa import load_medusa
 from gamaneh.heads.parallel import ParallelHeads
 from gamaneh.options import SamplingParams
 from gamaneh.proposers.medusa import ParallelHeadsProposer
-from gamaneh.proposers.static_tree import static_tree
+from gamaneh.proposers.tree import static_tree
 from gamaneh.sampling.pipeline import RequestSampler
 from gamaneh.testing import tiny_heads, tiny_model
 

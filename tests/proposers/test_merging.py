@@ -5,7 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gamaneh.core import ROOT, Draft
-from gamaneh.proposers.merging import Part, Survival, best_of, depth_within, merge, walk
+from gamaneh.proposers.portfolio import Survival
+from gamaneh.proposers.tree import Part, best_of, depth_within, merge, walk
 
 
 def part(source: str, tokens: list[int], *survival: float) -> Part:

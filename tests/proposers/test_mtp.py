@@ -14,6 +14,7 @@ from gamaneh.heads.mtp import ChainedHeads, load_chained
 from gamaneh.heads.trainable import TrainBatch
 from gamaneh.options import SamplingParams
 from gamaneh.proposers.mtp import WINDOW, ChainedHeadsProposer
+from gamaneh.proposers.tree import Style
 from gamaneh.sampling.pipeline import RequestSampler
 from gamaneh.testing import tiny_heads, tiny_model
 
@@ -127,8 +128,8 @@ def test_letting_go_frees_the_cache() -> None:
 
 
 def test_a_draft_ends_where_the_heads_are_not_sure() -> None:
-    proposer = proposer_for(heads(), min_confidence=1.0)
-    assert len(proposer.propose([row(tokens_of(9))])[0]) == 0
+    proposer = proposer_for(heads(), style=Style(1.0))
+    assert len(proposer.propose([row(tokens_of(9))])[0]) == 1
 
 
 def test_weights_lie_in_memory_once() -> None:

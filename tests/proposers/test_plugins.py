@@ -19,7 +19,8 @@ from gamaneh.kv import BlockPool, KVCache, KVManager
 from gamaneh.models.runner import DecoderRunner
 from gamaneh.options import SamplingParams, SpeculationOptions
 from gamaneh.proposers.plugins import plugin_names
-from gamaneh.proposers.registry import Ingredients, ReadyModel, build_proposers
+from gamaneh.proposers.recipe import Ingredients, ReadyModel
+from gamaneh.proposers.registry import build_proposers
 from gamaneh.testing import ByteTokenizer, tiny_model
 
 PAGE = Path(__file__).parents[2] / "docs" / "proposers.md"
@@ -136,12 +137,12 @@ RECIPE = "from gamaneh import Recipe\nfrom gamaneh.proposers.lookup import Looku
         ("oracle", "recipe = 7", r"plug-in plugged:recipe of broken must be a Recipe, got 7"),
         (
             "lookup",
-            f"{RECIPE}recipe = Recipe(lambda parts: LookupProposer(), lambda parts: True)",
+            f"{RECIPE}recipe = Recipe('lookup', lambda parts: LookupProposer())",
             r"proposer must not be a built-in one for the plug-in plugged:recipe of broken, got 'lookup'",
         ),
         (
             "oracle",
-            f"{RECIPE}recipe = Recipe(lambda parts: LookupProposer(), lambda parts: True)",
+            f"{RECIPE}recipe = Recipe('oracle', lambda parts: LookupProposer())",
             r"proposer oracle must have the name under which it is asked for, got 'lookup'",
         ),
     ],

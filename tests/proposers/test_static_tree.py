@@ -8,7 +8,7 @@ import math
 import pytest
 
 from gamaneh.core import ROOT, Draft
-from gamaneh.proposers.static_tree import Shares, static_tree, widths
+from gamaneh.proposers.tree import Shares, static_tree, widths
 
 SHARES: Shares = ((0.5, 0.2, 0.1), (0.4, 0.2, 0.05), (0.3, 0.1))
 

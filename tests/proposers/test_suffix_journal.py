@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from gamaneh.errors import InvalidOption
-from gamaneh.proposers.suffix import journal as journal_module
-from gamaneh.proposers.suffix.journal import Journal
+from gamaneh.proposers import suffix_journal as journal_module
+from gamaneh.proposers.suffix_journal import Journal
 
 ANSWERS = [("a", [1, 2, 3]), ("b", [7]), ("a", [0, 99])]
 

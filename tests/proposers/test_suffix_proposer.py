@@ -5,12 +5,12 @@ from typing import cast
 import pytest
 
 from gamaneh.core import Draft, ProposalRow, Proposer, Sampler
+from gamaneh.engine.assembly import build_engine
 from gamaneh.errors import InvalidOption
-from gamaneh.options import SpeculationOptions
-from gamaneh.proposers.suffix.build import build_suffix, fingerprint
-from gamaneh.proposers.suffix.proposer import GRADE_BORDERS, SuffixProposer
-from gamaneh.proposers.suffix.store import SharedStore
-from gamaneh.testing import BYTE_VOCAB, ByteTokenizer
+from gamaneh.options import EngineOptions, SpeculationOptions
+from gamaneh.proposers.suffix import GRADE_BORDERS, SuffixProposer, fingerprint, open_journal
+from gamaneh.proposers.suffix_store import SharedStore
+from gamaneh.testing import BYTE_VOCAB, ByteTokenizer, tiny_model
 
 ANSWER = [20, 21, 22, 23, 24, 25]
 
@@ -147,8 +147,9 @@ def test_a_dropped_request_leaves_nothing_of_its_own_behind() -> None:
 
 
 def built(path: Path | None, tokens: int = 1000) -> SuffixProposer:
-    options = SpeculationOptions(suffix_store=None if path is None else str(path), suffix_tokens=tokens)
-    return build_suffix(options, ByteTokenizer(), BYTE_VOCAB, ())  # type: ignore[arg-type]
+    store = SharedStore(tokens, 32)
+    journal = None if path is None else open_journal(str(path), store, ByteTokenizer(), BYTE_VOCAB)  # type: ignore[arg-type]
+    return SuffixProposer(store, journal)
 
 
 def test_answers_outlive_the_process_in_a_file(tmp_path: Path) -> None:
@@ -180,11 +181,12 @@ def test_the_file_of_another_tokenizer_is_refused(tmp_path: Path) -> None:
             return {piece: (token + 1) % BYTE_VOCAB for piece, token in super().vocab().items()}
 
     built(tmp_path / "answers")
-    options = SpeculationOptions(suffix_store=str(tmp_path / "answers"))
     with pytest.raises(InvalidOption, match="suffix_store must have the tokenizer"):
-        build_suffix(options, Other(), BYTE_VOCAB, ())  # type: ignore[arg-type]
+        open_journal(str(tmp_path / "answers"), SharedStore(1000, 32), Other(), BYTE_VOCAB)  # type: ignore[arg-type]
     assert fingerprint(ByteTokenizer()) != fingerprint(Other())  # type: ignore[arg-type]
 
 
 def test_no_store_is_kept_where_none_is_asked_for() -> None:
-    assert built(None, tokens=0).store is None
+    options = SpeculationOptions(proposer="suffix", draft_length=1, proposer_options={"suffix_tokens": 0})
+    proposer = build_engine(tiny_model(), None, options, EngineOptions(kv_blocks=8)).proposers["suffix"]
+    assert isinstance(proposer, SuffixProposer) and proposer.store is None

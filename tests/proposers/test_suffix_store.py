@@ -1,6 +1,6 @@
 import pytest
 
-from gamaneh.proposers.suffix.store import GENERATIONS, SharedStore, owner_of
+from gamaneh.proposers.suffix_store import GENERATIONS, SharedStore, owner_of
 
 
 def texts(store: SharedStore, owner: str) -> list[list[int]]:

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gamaneh.proposers.suffix.tree import GROWTH, SHORTEST, ContextTree
+from gamaneh.proposers.context_tree import GROWTH, SHORTEST, ContextTree
 
 few_tokens = st.lists(st.integers(0, 2), min_size=1, max_size=60)
 

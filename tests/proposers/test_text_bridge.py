@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from gamaneh.core import Draft
 from gamaneh.proposers.cross.spelling import Speller
 from gamaneh.proposers.cross.text import PATIENCE, TextBridge, end_of_text, spell_behind
+from gamaneh.proposers.tree import Style
 from gamaneh.testing import PieceTokenizer
 
 TEXT = "the quick cat sat on the mat and the quick cat sat"
@@ -63,7 +64,7 @@ def test_the_end_is_proposed_where_both_have_a_special_token_of_that_name() -> N
 
 
 def test_a_draft_ends_where_the_draft_model_is_not_sure() -> None:
-    proposer = proposer_over(writes(TEXT, sharpness=2.0), TextBridge(transcriber()), min_confidence=0.5)
+    proposer = proposer_over(writes(TEXT, sharpness=2.0), TextBridge(transcriber()), style=Style(0.5))
     first = proposer.propose([row(OURS.encode("the"), 8)])[0]
     assert OURS.decode(first.tokens) in (" qu", " ")  # what the first token of the draft model stands for
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 import torch
@@ -13,17 +14,22 @@ from gamaneh.core import ROOT, Draft, ProposalRow, Use
 from gamaneh.kv import BlockPool, KVManager
 from gamaneh.options import SamplingParams
 from gamaneh.proposers.draft_model import DraftModelProposer
+from gamaneh.proposers.tree import Style
 from gamaneh.sampling.pipeline import RequestSampler
 from gamaneh.testing import Script, ScriptedRunner, constant, hashed
 
 VOCAB = 40
 
 
-def proposer_over(script: Script, *, branching: int = 3, max_context: int = 256, **options) -> DraftModelProposer:
+def proposer_over(
+    script: Script, *, branching: int = 3, min_confidence: float = 0.0, max_context: int = 256, **options
+) -> DraftModelProposer:
     runner = ScriptedRunner(script, VOCAB, num_blocks=options.pop("num_blocks", 100), max_context=max_context)
     pool = BlockPool(runner.cache.num_blocks, runner.cache.block_size, prefix_cache=False)
     kv = KVManager(pool, runner.cache)
-    return DraftModelProposer(PagedBackend(runner, kv), vocab_size=VOCAB, branching=branching, **options)
+    return DraftModelProposer(
+        PagedBackend(runner, kv), vocab_size=VOCAB, style=Style(min_confidence, branching), **options
+    )
 
 
 def row(tokens: Sequence[int], depth: int = 4, nodes: int = 12, *, request_id: str = "r", **params) -> ProposalRow:
@@ -112,7 +118,8 @@ def test_sampled_children_are_the_best_of_score_and_noise() -> None:
 
 def test_a_greedy_draft_of_a_sampled_request_has_no_noise() -> None:
     script = hashed(VOCAB, sharpness=1.0)
-    (draft,) = proposer_over(script, sampling="greedy").propose([row([3, 4], 2, 6, temperature=1.0, seed=1)])
+    asked = replace(row([3, 4], 2, 6, temperature=1.0, seed=1), draft_sampling="greedy")
+    (draft,) = proposer_over(script).propose([asked])
     first = [draft.tokens[node] for node in draft.children(ROOT)]
     assert first == script([3, 4]).topk(3).indices.tolist()[: len(first)]
 

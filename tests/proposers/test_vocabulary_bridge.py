@@ -19,6 +19,7 @@ from crossing import (
 )
 
 from gamaneh.proposers.cross.vocabulary import SharedTokens, VocabularyBridge
+from gamaneh.proposers.tree import Style
 from gamaneh.testing import PieceTokenizer, hashed
 
 SHARED = SharedTokens(OURS, THEIRS, OURS.vocab_size)
@@ -110,7 +111,7 @@ def test_drafted_tokens_are_read_as_they_were_said() -> None:
 def test_a_path_ends_where_most_is_left_to_tokens_that_are_not_shared() -> None:
     said = torch.zeros(THEIRS.vocab_size)
     said[THEIRS.encode("cat")[0]] = 9.0  # a token of the draft model alone
-    proposer = proposer_over(lambda history: said, bridge(), min_confidence=0.3)
+    proposer = proposer_over(lambda history: said, bridge(), style=Style(0.3))
     assert len(proposer.propose([row(OURS.encode("the"), 6)])[0]) == 1
 
 
@@ -132,7 +133,7 @@ def test_nothing_is_drafted_inside_a_character() -> None:
 
 
 def test_trees_grow_over_shared_tokens_too() -> None:
-    proposer = proposer_over(hashed(THEIRS.vocab_size), bridge(), branching=3)
+    proposer = proposer_over(hashed(THEIRS.vocab_size), bridge(), style=Style(branching=3))
     (draft,) = proposer.propose([row(OURS.encode("the"), 3, nodes=9)])
     assert len(draft) == 9
     assert not draft.is_chain

@@ -18,7 +18,7 @@ def test_lookup_changes_no_token_and_a_careless_rule_does(model_file: Path) -> N
     smollm2 = load(model_file)
     options = EngineOptions(max_batch=2, max_context=256)
     plain = LLM(smollm2, options=options)
-    speculation = SpeculationOptions(proposer="lookup", draft_length=4, min_ngram=1)
+    speculation = SpeculationOptions(proposer="lookup", draft_length=4, proposer_options={"min_ngram": 1})
     speculative = LLM(smollm2, speculation=speculation, options=options)
     tokens = smollm2.tokenizer.encode(TEXT)
     subject = Subject(plain.engine, speculative.engine, [Case("whole", tokens), Case("part", tokens[4:])])

@@ -40,7 +40,9 @@ def test_a_text_that_grows_byte_by_byte_is_spelled_as_a_whole_one(tokenizer: Tok
 
 @pytest.mark.parametrize("bridge", ["text", "vocabulary"])
 def test_the_model_drafts_for_itself_across_a_bridge(loaded: LoadedModel, bridge: str) -> None:
-    speculation = SpeculationOptions(proposer="draft_model", draft_length=4, min_confidence=0.0, bridge=bridge)
+    speculation = SpeculationOptions(
+        proposer="draft_model", draft_length=4, proposer_options={"min_confidence": 0.0, "bridge": bridge}
+    )
     options = EngineOptions(max_batch=4, max_context=512, invariant=True)
     llm = LLM(loaded, draft_model=loaded, speculation=speculation, options=options)
     prompts = [

@@ -33,7 +33,7 @@ def test_output_is_that_of_plain_decoding(llm: LLM, kind: str, temperature: floa
         llm.generate(PROMPTS, params, speculation=speculation)
         for speculation in (
             SpeculationOptions(),
-            SpeculationOptions(proposer=kind, draft_length=2, min_confidence=0.0),
+            SpeculationOptions(proposer=kind, draft_length=2),
         )
     )
     assert [answer.tokens for answer in guessed] == [answer.tokens for answer in plain]

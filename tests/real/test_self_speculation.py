@@ -23,7 +23,11 @@ def target(model_file: Path) -> LoadedModel:
 @pytest.mark.parametrize("proposer", ["eagle", "early_exit"])
 def test_output_is_that_of_plain_decoding(target: LoadedModel, proposer: str) -> None:
     heads = [tiny_heads(target, "eagle", draft_vocab=2048)] if proposer == "eagle" else []
-    speculation = SpeculationOptions(proposer=proposer, draft_length=3, min_confidence=0.0, exit_layer=20)
+    speculation = SpeculationOptions(
+        proposer=proposer,
+        draft_length=3,
+        proposer_options={"min_confidence": 0.0} | ({"exit_layer": 20} if proposer == "early_exit" else {}),
+    )
     llm = LLM(target, heads=heads, speculation=speculation, options=OPTIONS)
     params = [SamplingParams(temperature=heat, seed=3, max_tokens=10, ignore_eos=True) for heat in (0.0, 1.0)]
     answers = llm.generate(PROMPTS, params)

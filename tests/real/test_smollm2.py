@@ -86,7 +86,7 @@ def test_lookup_changes_no_token_in_float32(model_file: Path, prompts: list[list
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 def test_a_draft_model_changes_no_token(loaded: LoadedModel, prompts: list[list[int]], temperature: float) -> None:
     """The draft model is the target itself, so that drafts are long and most are accepted."""
-    speculation = SpeculationOptions(proposer="draft_model", draft_length=5, min_confidence=0.0)
+    speculation = SpeculationOptions(proposer="draft_model", draft_length=5, proposer_options={"min_confidence": 0.0})
     drafted = LLM(loaded, draft_model=loaded, speculation=speculation, options=OPTIONS)
     answers = drafted.generate(prompts, params_for(temperature))
     assert tokens_of(answers) == alone(drafted, prompts, params_for(temperature))

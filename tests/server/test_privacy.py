@@ -9,8 +9,8 @@ import pytest
 from served import VOCAB, ChatBytes, Running
 from torch import Tensor
 
-from gamaneh.proposers.suffix.proposer import SuffixProposer
-from gamaneh.proposers.suffix.store import SharedStore
+from gamaneh.proposers.suffix import SuffixProposer
+from gamaneh.proposers.suffix_store import SharedStore
 from gamaneh.server.server_options import ServerOptions
 from gamaneh.testing import EOS_ID, ScriptedRunner, fixed_output, scripted_engine
 

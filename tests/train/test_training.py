@@ -63,7 +63,8 @@ def test_survival_measured_in_training_is_what_the_engine_sees(
     order = HeadsOrder(kind=kind, shape={"depth": 3}, loop=LEARNED_BY_HEART)
     artifact = train_heads(loaded, Corpus(texts, texts), order, workshop(tmp_path / "work"), tmp_path / "out")
 
-    speculation = SpeculationOptions(proposer=kind, draft_length=3, min_confidence=0.0)
+    own = {} if kind == "medusa" else {"min_confidence": 0.0}
+    speculation = SpeculationOptions(proposer=kind, draft_length=3, proposer_options=own)
     llm = LLM(loaded, heads=[tmp_path / "out"], speculation=speculation)
     stats = SpeculationStats()
     for text in texts:

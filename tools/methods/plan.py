@@ -106,11 +106,15 @@ class Method:
         )
 
     def _adaptive(self) -> SpeculationOptions:
-        return SpeculationOptions(proposer=self.proposer, draft_branching=self.branching)
+        own = {} if self.branching is None else {"draft_branching": self.branching}
+        return SpeculationOptions(proposer=self.proposer, proposer_options=own)
 
     def _fixed(self, draft_length: int) -> SpeculationOptions:
         """Drafts of this length where there are any: those that end where they are unsure would survive more often."""
-        return replace(self._adaptive(), draft_length=draft_length, min_confidence=0.0, suffix_share=0.0)
+        adaptive, read = self._adaptive(), {option.name for option in REGISTRY[self.proposer].options}
+        certain: dict[str, object] = {name: 0.0 for name in ("min_confidence", "suffix_share") if name in read}
+        own: dict[str, object] = {**adaptive.proposer_options, **certain}
+        return replace(adaptive, draft_length=draft_length, proposer_options=own)
 
 
 def methods_of(parts: Parts) -> list[Method]:
@@ -156,8 +160,13 @@ def group_of(prompt: Prompt) -> str:
     return "persian" if prompt.language == PERSIAN else prompt.category
 
 
+def _single_names() -> list[str]:
+    """Proposers that are asked for alone; no prompt asks for a grammar."""
+    return [name for name, recipe in REGISTRY.items() if not recipe.merges and name != GrammarProposer.name]
+
+
 def _single(parts: Parts) -> Iterator[Method]:
-    for proposer in (name for name in REGISTRY if name != GrammarProposer.name):  # no prompt asks for a grammar
+    for proposer in _single_names():
         for own in _of_proposer(proposer, parts):
             yield own
             if proposer in BRANCHING:

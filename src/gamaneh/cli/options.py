@@ -2,23 +2,30 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import typer
 
+from gamaneh.cli.command import late_options
 from gamaneh.errors import InvalidOption
 from gamaneh.options import (
-    BRIDGES,
     NUMBERS,
     RULE_NAMES,
     WEIGHTS,
+    Drafting,
     EngineOptions,
     Precision,
     SamplingParams,
     SpeculationOptions,
 )
+
+if TYPE_CHECKING:
+    from gamaneh.proposers.recipe import ProposerOption, Recipe
+
+AUTO, PORTFOLIO = "auto", "portfolio"
 
 Encode = Callable[[str], Sequence[int]]
 """Text to token ids, without special tokens."""
@@ -47,6 +54,8 @@ def _given(values: object, names: Iterable[str]) -> dict[str, Any]:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelChoice:
     """The target and how it is executed."""
+
+    PANEL: ClassVar[str] = "Model"
 
     model: Annotated[
         str,
@@ -95,32 +104,26 @@ _PROPOSERS: Mapping[str, str] = {"draft_model": "draft_model", "heads": "auto", 
 _TOGETHER = frozenset({"draft_model", "heads", "lookup"})
 """Of several of these, whichever pays is taken."""
 
-_ALL_OF_THEM = ("auto", "portfolio")
-"""Names that ask for every proposer that there is."""
-
-_WITHOUT_MODEL = ("lookup", "suffix", "grammar")
-"""Proposers that are always there, and use no draft model."""
-
-_BELONGS_TO: Mapping[str, tuple[str, ...]] = {
-    "draft_device": ("draft_model",),
-    "draft_weights": ("draft_model",),
-    "draft_sampling": ("draft_model", "heads", "early_exit"),
-    "min_confidence": ("draft_model", "heads", "early_exit"),
-    "draft_branching": ("draft_model", "heads"),
-    "bridge": ("draft_model",),
-    "max_ngram": ("lookup",),
-    "min_ngram": ("lookup",),
-    "exit_layer": ("early_exit",),
-    "suffix_depth": ("suffix",),
-    "suffix_share": ("suffix",),
-    "suffix_tokens": ("suffix",),
-    "suffix_store": ("suffix",),
-    "merge": ("auto",),
-}
-"""Option -> proposers that read it; it is refused where none of them is in use."""
-
-_FOR_ALL = ("draft_length", "max_draft_length", "rule", "epsilon", "delta")
+_FOR_ALL = ("draft_length", "max_draft_length", "rule", "draft_sampling", "epsilon", "delta")
 """Options of whatever guesses."""
+
+_OPTIONS_PANEL = "Options of proposers"
+
+
+def _proposer_options() -> list[inspect.Parameter]:
+    """The options that proposers declare, plug-ins included."""
+    from gamaneh.proposers.registry import known_recipes, options_of
+
+    return [_parameter(option) for option in options_of(known_recipes()).values()]
+
+
+def _parameter(option: ProposerOption[Any]) -> inspect.Parameter:
+    shown = option.shown_default or {None: "none", False: "off", True: "on"}.get(option.default, str(option.default))
+    flags = (f"{option.flag}/--no-{option.flag.removeprefix('--')}",) if option.kind is bool else (option.flag,)
+    info = typer.Option(*flags, help=option.help, show_default=shown, rich_help_panel=_OPTIONS_PANEL)
+    kind: Any = option.kind | None
+    kind = Annotated[kind, info]
+    return inspect.Parameter(option.name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=kind)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,6 +133,8 @@ class ProposerChoice:
     Raises:
         InvalidOption: two options exclude each other, or a value is out of range.
     """
+
+    PANEL: ClassVar[str] = "Drafting"
 
     draft_model: Annotated[
         str | None, typer.Option(help="Guess with this model; best if it has the target's tokenizer.")
@@ -163,63 +168,28 @@ class ProposerChoice:
         typer.Option("--draft-length", "-k", help="Candidates in every draft.", show_default="adapts"),
     ] = None
     max_draft_length: Annotated[
-        int | None, option_for(SpeculationOptions, "max_draft_length", "Longest draft when the length adapts.")
+        int | None, option_for(Drafting, "max_draft_length", "Longest draft when the length adapts.")
     ] = None
-    rule: Annotated[
-        str | None, option_for(SpeculationOptions, "rule", f"How guesses are accepted: {', '.join(RULE_NAMES)}.")
-    ] = None
+    rule: Annotated[str | None, option_for(Drafting, "rule", f"How guesses are accepted: {', '.join(RULE_NAMES)}.")] = (
+        None
+    )
     draft_sampling: Annotated[
         str | None,
-        option_for(SpeculationOptions, "draft_sampling", "What drafts samples as the request, or greedily."),
+        option_for(Drafting, "draft_sampling", "request: draft models and heads sample as the request; or greedy."),
     ] = None
-    min_confidence: Annotated[
-        float | None,
-        option_for(SpeculationOptions, "min_confidence", "A draft model or head stops below this probability."),
-    ] = None
-    draft_branching: Annotated[
-        int | None, option_for(SpeculationOptions, "draft_branching", "Candidates on each level of drafts that branch.")
-    ] = None
-    bridge: Annotated[
-        str | None,
-        option_for(SpeculationOptions, "bridge", f"To a draft model with other tokens: {', '.join(BRIDGES)}."),
-    ] = None
-    max_ngram: Annotated[
-        int | None, option_for(SpeculationOptions, "max_ngram", "Longest text that lookup matches.")
-    ] = None
-    min_ngram: Annotated[
-        int | None, option_for(SpeculationOptions, "min_ngram", "Shortest text that lookup matches.")
-    ] = None
-    exit_layer: Annotated[
-        int | None,
-        typer.Option(help="Layers of the target that early_exit drafts with.", show_default="measured"),
-    ] = None
-    suffix_depth: Annotated[
-        int | None, option_for(SpeculationOptions, "suffix_depth", "Longest text that suffix matches.")
-    ] = None
-    suffix_share: Annotated[
-        float | None,
-        option_for(SpeculationOptions, "suffix_share", "A draft of suffix ends where it is less frequent than this."),
-    ] = None
-    suffix_tokens: Annotated[
-        int | None, option_for(SpeculationOptions, "suffix_tokens", "Tokens of earlier answers that suffix keeps.")
-    ] = None
-    suffix_store: Annotated[
-        str | None, option_for(SpeculationOptions, "suffix_store", "File that suffix keeps earlier answers in.")
-    ] = None
-    merge: Annotated[
-        bool | None,
-        typer.Option("--merge/--no-merge", help="auto may merge drafts of several proposers.", show_default="off"),
-    ] = None
-    epsilon: Annotated[float | None, option_for(SpeculationOptions, "epsilon", "Threshold of the rule typical.")] = None
-    delta: Annotated[float | None, option_for(SpeculationOptions, "delta", "Threshold of the rule typical.")] = None
+    epsilon: Annotated[float | None, option_for(Drafting, "epsilon", "Threshold of the rule typical.")] = None
+    delta: Annotated[float | None, option_for(Drafting, "delta", "Threshold of the rule typical.")] = None
+
+    proposer_options: Mapping[str, Any] = late_options(_proposer_options)
 
     def __post_init__(self) -> None:
         self._check_choice()
-        for name, value in _given(self, _BELONGS_TO).items():
-            if self._in_use.isdisjoint(_BELONGS_TO[name]):
-                raise InvalidOption(_flag(name), f"needs {_asking_for(_BELONGS_TO[name][0])}, not {self._asked}", value)
+        for name, value in _given(self, () if self.draft_model else ("draft_device", "draft_weights")).items():
+            raise InvalidOption(_flag(name), f"needs --draft-model, not {self._asked}", value)
         for name, value in _given(self, _FOR_ALL if self.plain else ()).items():
             raise InvalidOption(_flag(name), "cannot be used together with --plain", value)
+        if self.proposer_options:
+            self._check_options()
         self.speculation()
         self.draft_precision(Precision())
 
@@ -236,8 +206,30 @@ class ProposerChoice:
         Raises:
             InvalidOption: a value is out of range.
         """
-        names = [field.name for field in fields(SpeculationOptions) if field.name != "proposer"]
-        return SpeculationOptions(proposer=self._name, **_given(self, names))
+        given = _given(self, [entry.name for entry in fields(Drafting) if entry.name != "proposer"])
+        return SpeculationOptions(proposer=self._name, **given, proposer_options=dict(self.proposer_options))
+
+    def _check_options(self) -> None:
+        """Refuse options that nobody reads of those proposers that are built; what heads are given is not known yet."""
+        from gamaneh.proposers.registry import known_recipes, owners_of
+
+        recipes = known_recipes()
+        used = [recipe for recipe in recipes if self._uses(recipe)]
+        for name, value in self.proposer_options.items():
+            owners = owners_of(name, recipes)
+            if owners and not owners_of(name, used):
+                raise InvalidOption(_flag(name), f"needs {_asking_for(owners[0])}, not {self._asked}", value)
+        for recipe in used:
+            recipe.verify(self.proposer_options)
+
+    def _uses(self, recipe: Recipe) -> bool:
+        """Whether a proposer may be built, and its options be given."""
+        if recipe.name == self._name:
+            return True
+        if recipe.merges:
+            return self._name == AUTO
+        everything = self._name in (AUTO, PORTFOLIO) and not self.only_heads
+        return (everything and not recipe.given) or any(getattr(self, name) for name in recipe.given)
 
     def _check_choice(self) -> None:
         chosen = self._chosen
@@ -246,8 +238,9 @@ class ProposerChoice:
         if len(chosen) > 1 and not _TOGETHER.issuperset(chosen):
             rule = f"cannot be used together with {self._asked}"
             raise InvalidOption(_flag(chosen[1]), rule, getattr(self, chosen[1]))
-        if self.proposer in _WITHOUT_MODEL:
-            for name, value in _given(self, ("draft_model", "heads")).items():
+        models = _given(self, ("draft_model", "heads"))
+        if self.proposer is not None and models and _needs_no_model(self.proposer):
+            for name, value in models.items():
                 raise InvalidOption(_flag(name), f"cannot be used together with {self._asked}", value)
         if self.proposer == _PROPOSERS["plain"]:
             raise InvalidOption("--proposer", "must name one that guesses; plain decoding is --plain", self.proposer)
@@ -271,15 +264,18 @@ class ProposerChoice:
         """The choice as it was made on the command line."""
         return _flag(self._chosen[0]) if self.proposer is None else f"--proposer {self.proposer}"
 
-    @property
-    def _in_use(self) -> set[str]:
-        """Proposers that are built whose options can be given."""
-        given = {name for name in ("draft_model", "heads") if getattr(self, name)}
-        everything = self._name in _ALL_OF_THEM and not self.only_heads
-        return {self._name, *given, *(_WITHOUT_MODEL if everything else ())}
+
+def _needs_no_model(proposer: str) -> bool:
+    """Whether a built-in proposer uses neither a draft model nor heads, nor other proposers that might."""
+    from gamaneh.proposers.registry import REGISTRY
+
+    recipe = REGISTRY.get(proposer)
+    return recipe is not None and not recipe.given and not recipe.merges
 
 
 def _asking_for(proposer: str) -> str:
+    if proposer == PORTFOLIO:
+        return f"--proposer {AUTO}"
     return _flag(proposer) if proposer in _PROPOSERS else f"--proposer {proposer}"
 
 
@@ -291,6 +287,8 @@ TopP = Annotated[float | None, option_for(SamplingParams, "top_p", "Keep the mos
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SamplingChoice:
     """How tokens are chosen and when the output ends."""
+
+    PANEL: ClassVar[str] = "Sampling"
 
     max_tokens: Annotated[
         int | None, option_for(SamplingParams, "max_tokens", "Most tokens to emit.", "--max-tokens", "-n")

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import typer
 from typer.core import TyperCommand
 
-from gamaneh.cli.command import fail
+from gamaneh.cli.command import LATE, fail, late_values
 from gamaneh.errors import InvalidOption
 
 if TYPE_CHECKING:
@@ -24,7 +26,36 @@ _RULES: Mapping[str, str] = {
 
 
 class Command(TyperCommand):
-    """A command that names option, rule and value where a value is no number or out of range."""
+    """A command that names option, rule and value where a value is no number or out of range.
+
+    Options that its function finds late, such as those of proposers, are read as all others are.
+    """
+
+    @cached_property
+    def late(self) -> list[Any]:
+        """Options that are found late."""
+        find = getattr(self.callback, LATE, None)
+        if find is None:
+            return []
+
+        def take(**values: Any) -> None:
+            """Only the parameters of this function are of use."""
+
+        take.__dict__["__signature__"] = inspect.Signature(parameters := find())
+        take.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+        reader = typer.Typer(add_completion=False)
+        reader.command()(take)
+        return typer.main.get_command(reader).params
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        """All options, the late ones among them."""
+        return [*super().get_params(ctx), *self.late]
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run the function; the values of late options are left in `late_values`."""
+        names = [parameter.name for parameter in self.late]
+        late_values.set({name: ctx.params.pop(name) for name in names if name in ctx.params})
+        return super().invoke(ctx)
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Read the options; exits with code 2 where a value breaks a rule."""

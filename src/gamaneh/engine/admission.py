@@ -11,7 +11,7 @@ from gamaneh.engine.detokenizer import Detokenizer
 from gamaneh.engine.sequence import SequenceState
 from gamaneh.errors import InvalidRequest
 from gamaneh.metrics.timeline import RequestTimeline
-from gamaneh.options import SamplingParams, SpeculationOptions
+from gamaneh.options import Drafting, SamplingParams
 from gamaneh.sampling.pipeline import RequestSampler, check_tokens
 from gamaneh.sampling.rules import choose_rule
 
@@ -33,7 +33,7 @@ class SupportsText(Protocol):
 
 def make_sequence(
     request: Request,
-    drafting: SpeculationOptions,
+    drafting: Drafting,
     *,
     tokenizer: SupportsText,
     vocab_size: int,
@@ -95,7 +95,7 @@ def _check_ids(field: str, ids: Sequence[int], vocab_size: int, absent: Collecti
             raise InvalidRequest(field, "must hold ids that have a token", token)
 
 
-def _check_seed(params: SamplingParams, speculation: SpeculationOptions, rule: Rule) -> None:
+def _check_seed(params: SamplingParams, speculation: Drafting, rule: Rule) -> None:
     """Refuse a seed that would be accepted and not kept: draft lengths that adapt depend on time."""
     adapts = speculation.proposer != PLAIN and speculation.draft_length is None
     if params.seed is not None and not params.greedy and rule.reads_probs and adapts:

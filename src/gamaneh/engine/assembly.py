@@ -23,7 +23,8 @@ from gamaneh.models.fetch import cache_folder
 from gamaneh.models.loading import LoadedModel
 from gamaneh.models.runner import DecoderRunner
 from gamaneh.options import EngineOptions, SpeculationOptions
-from gamaneh.proposers.registry import Ingredients, ReadyModel, build_proposers
+from gamaneh.proposers.recipe import Ingredients, ReadyModel
+from gamaneh.proposers.registry import build_proposers
 
 LOGGER = logging.getLogger(__name__)
 

@@ -162,6 +162,7 @@ class Drafting:
             mask=sequence.mask,
             hidden=self._hidden(self.proposers[name].needs, sequence),
             salt=sequence.salt,
+            draft_sampling=sequence.drafting.draft_sampling,
         )
 
     def _hidden(self, needs: Needs, sequence: SequenceState) -> Tensor | None:

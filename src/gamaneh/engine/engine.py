@@ -27,7 +27,7 @@ from gamaneh.engine.steering import Steering
 from gamaneh.engine.turn import Turn
 from gamaneh.errors import GamanehError, InvalidRequest
 from gamaneh.metrics.timeline import RequestTimeline
-from gamaneh.options import EngineOptions, SpeculationOptions
+from gamaneh.options import Drafting, EngineOptions, SpeculationOptions, asked_drafting
 from gamaneh.sampling.rows import judge
 
 
@@ -104,7 +104,7 @@ class Engine:
         """Salt of each request at hand, by its id."""
         return {request_id: sequence.request.salt for request_id, sequence in self._sequences.items()}
 
-    def gives_probs(self, speculation: SpeculationOptions) -> bool:
+    def gives_probs(self, speculation: Drafting) -> bool:
         """Whether drafts under these options come with the probabilities that they were drawn from."""
         names = self.proposers if speculation.proposer == AUTO else [speculation.proposer]
         gives = any(name in self.proposers and self.proposers[name].needs.probs for name in names)
@@ -124,7 +124,7 @@ class Engine:
         request = replace(request, id=request.id or f"request-{next(self._names)}")
         if request.id in self._sequences:
             raise InvalidRequest("request_id", "must not be in use", request.id)
-        drafting = self.speculation if request.drafting is None else request.drafting
+        drafting = asked_drafting(request.drafting, self.speculation)
         if drafting.proposer not in (PLAIN, AUTO, *self.proposers):
             known = ", ".join([PLAIN, AUTO, *self.proposers])
             raise InvalidRequest("proposer", f"must be one of {known}", drafting.proposer)

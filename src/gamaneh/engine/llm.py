@@ -16,7 +16,7 @@ from gamaneh.heads.artifact import Artifact
 from gamaneh.heads.locate import HeadsSource, check_heads, open_heads
 from gamaneh.models.loading import DRAFT, TARGET, LoadedModel, OpenModel, Role, load, open_model
 from gamaneh.models.tokenizer import Tokenizer
-from gamaneh.options import EngineOptions, Precision, SamplingParams, SpeculationOptions
+from gamaneh.options import Drafting, EngineOptions, Precision, SamplingParams, SpeculationOptions
 
 Prompt = str | Sequence[int]
 Model = str | Path | LoadedModel
@@ -124,7 +124,7 @@ class LLM:
         params: SamplingParams | Sequence[SamplingParams] | None = None,
         *,
         references: Sequence[str | None] | None = None,
-        speculation: SpeculationOptions | None = None,
+        speculation: Drafting | None = None,
         mask: MaskSource | None = None,
         salt: str = "",
     ) -> list[Generation]:
@@ -134,7 +134,7 @@ class LLM:
 
         Args:
             references: texts that the outputs are likely to repeat, for prompt lookup.
-            speculation: overrides the proposer, rule and draft lengths of this object.
+            speculation: how these requests draft, instead of as this object was told.
             mask: restricts all outputs, for example a `Grammar`.
             salt: requests with different salts share no cached prefixes and no answers to guess from.
         """
@@ -166,7 +166,7 @@ class LLM:
         params: SamplingParams | None = None,
         *,
         reference: str | None = None,
-        speculation: SpeculationOptions | None = None,
+        speculation: Drafting | None = None,
         mask: MaskSource | None = None,
         salt: str = "",
     ) -> Iterator[StepOutput]:
@@ -193,7 +193,7 @@ class LLM:
         prompt: Prompt,
         params: SamplingParams,
         reference: str | None,
-        speculation: SpeculationOptions | None,
+        speculation: Drafting | None,
         mask: MaskSource | None,
         salt: str,
     ) -> str:
@@ -213,7 +213,7 @@ class LLM:
         prompt: Prompt,
         params: SamplingParams,
         reference: str | None,
-        speculation: SpeculationOptions | None,
+        speculation: Drafting | None,
         mask: MaskSource | None,
         salt: str,
     ) -> Generation:

@@ -9,7 +9,7 @@ from gamaneh.core import FinishReason, Origin, Request, Rule, TokenLogprob, Toke
 from gamaneh.engine.detokenizer import Detokenizer
 from gamaneh.engine.hidden import HiddenWindow
 from gamaneh.metrics.timeline import RequestTimeline
-from gamaneh.options import SamplingParams, SpeculationOptions
+from gamaneh.options import Drafting, SamplingParams
 from gamaneh.sampling.pipeline import RequestSampler
 
 
@@ -39,7 +39,7 @@ class SequenceState:
     """
 
     request: Request
-    drafting: SpeculationOptions
+    drafting: Drafting
     tokens: list[int]
     limit: int
     sampler: RequestSampler

@@ -3,12 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Literal
 
-from gamaneh.core import EMPTY_DRAFT, Backend, Draft, Needs, ProposalRow, Verdict
-from gamaneh.proposers.bridge import Bridge, SameTokens
+from gamaneh.checks import one_of
+from gamaneh.core import EMPTY_DRAFT, Backend, Draft, Needs, ProposalRow, Proposer, Verdict
+from gamaneh.errors import InvalidOption
+from gamaneh.proposers.bridge import Bridge, SameTokens, grow
+from gamaneh.proposers.cross.choice import BRIDGES, choose_bridge
+from gamaneh.proposers.distilled import expected_survival
 from gamaneh.proposers.draft_reader import DraftReader
-from gamaneh.proposers.growth import DraftStyle, grow
+from gamaneh.proposers.recipe import Ingredients, ProposerOption, Recipe
+from gamaneh.proposers.tree import CHAINS, DRAFT_BRANCHING, MIN_CONFIDENCE, Style
+
+BRIDGE = ProposerOption(
+    "bridge", str, "auto", one_of(BRIDGES), f"To a draft model with other tokens: {', '.join(BRIDGES)}."
+)
+"""How a draft model with another tokenizer is understood: `text` reads again what it writes, `vocabulary` lets it say
+only tokens that both have, `auto` chooses."""
 
 
 class DraftModelProposer:
@@ -17,9 +27,7 @@ class DraftModelProposer:
     Args:
         backend: where the draft model runs.
         vocab_size: size of the target's vocabulary, padding included.
-        sampling: `request` draws as the request does, `greedy` takes the most likely token.
-        min_confidence: a path ends where the draft model's most likely token is less likely than this.
-        branching: candidates on each level of a draft, where the rule takes trees; 1 makes chains.
+        style: the form of its drafts.
         bridge: to a draft model with other tokens; None for one that has the target's.
         expected: survival of its drafts as measured, for the controller; empty for unknown.
     """
@@ -31,17 +39,19 @@ class DraftModelProposer:
         backend: Backend,
         *,
         vocab_size: int,
-        sampling: Literal["request", "greedy"] = "request",
-        min_confidence: float = 0.0,
-        branching: int = 1,
+        style: Style = CHAINS,
         bridge: Bridge | None = None,
         expected: tuple[float, ...] = (),
     ) -> None:
         self.reader = DraftReader(backend)
         self.bridge = bridge or SameTokens(vocab_size)
-        self.style = DraftStyle(sampling, min_confidence, branching)
-        probs = sampling == "request" and self.bridge.gives_probs
-        self.needs = Needs(probs=probs, branching=branching, about=self.bridge.about, expected_survival=expected)
+        self.style = style
+        self.needs = Needs(
+            probs=self.bridge.gives_probs,
+            branching=style.branching,
+            about=self.bridge.about,
+            expected_survival=expected,
+        )
 
     def propose(self, rows: Sequence[ProposalRow]) -> list[Draft]:
         """One draft per row; empty where the draft model's context or cache is full."""
@@ -61,3 +71,28 @@ class DraftModelProposer:
     def memory_bytes(self) -> int:
         """Weights and cache of the draft model."""
         return self.reader.memory_bytes()
+
+
+def _build(parts: Ingredients) -> Proposer:
+    if parts.draft_model is None:
+        raise InvalidOption("draft_model", "must be given for the proposer draft_model", None)
+    draft, target = parts.draft_model, parts.target.loaded
+    style = Style(parts.value(MIN_CONFIDENCE), parts.value(DRAFT_BRANCHING) or 1)
+    return DraftModelProposer(
+        draft.backend,
+        vocab_size=parts.vocab_size,
+        style=style,
+        bridge=choose_bridge(target, draft.loaded, parts.value(BRIDGE), style.branching, parts.vocab_size),
+        expected=expected_survival(draft.loaded, target),
+    )
+
+
+RECIPE = Recipe(
+    "draft_model",
+    _build,
+    ready=lambda parts: parts.draft_model is not None,
+    options=(MIN_CONFIDENCE, DRAFT_BRANCHING, BRIDGE),
+    titles={"en": "draft model", "fa": "مدلِ پیش‌نویس"},
+    about="A smaller model guesses the next tokens.",
+    given=("draft_model",),
+)

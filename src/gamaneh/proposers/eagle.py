@@ -8,11 +8,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from gamaneh.core import EMPTY_DRAFT, ROOT, Draft, Needs, ProposalRow, Verdict
+from gamaneh.core import EMPTY_DRAFT, ROOT, Draft, Needs, ProposalRow, Proposer, Verdict
+from gamaneh.heads.eagle import load_eagle
 from gamaneh.heads.eagle_runner import EagleRunner
 from gamaneh.heads.level import Level, Strand, build_level
-from gamaneh.proposers.candidates import DraftSampling
-from gamaneh.proposers.eagle_growth import Growth
+from gamaneh.proposers.recipe import Ingredients, Recipe
+from gamaneh.proposers.tree import CHAINS, DRAFT_BRANCHING, MIN_CONFIDENCE, Style, TreeBuilder
 from gamaneh.proposers.vocabulary import DraftVocabulary
 
 CHUNK = 256
@@ -48,7 +49,7 @@ class _Branch:
         places: of each node that was fed, its place in the cache.
     """
 
-    growth: Growth
+    growth: TreeBuilder
     cached: _Cached
     places: dict[int, int]
 
@@ -77,10 +78,7 @@ class EagleProposer:
     Args:
         runner: the head.
         vocab_size: size of the target's vocabulary, padding included.
-        sampling: `request` draws as the request does, `greedy` takes the most likely token.
-        min_confidence: a path ends where the head's most likely token is less likely than this, but for the
-            first token. The test must not look at the token that was drawn (`Chain`).
-        branching: candidates per level where the rule takes trees.
+        style: the form of its drafts.
         expected: survival of its drafts as measured, for the controller; empty for unknown.
     """
 
@@ -91,17 +89,15 @@ class EagleProposer:
         runner: EagleRunner,
         *,
         vocab_size: int,
-        sampling: DraftSampling = "request",
-        min_confidence: float = 0.0,
-        branching: int = 1,
+        style: Style = CHAINS,
         expected: tuple[float, ...] = (),
     ) -> None:
-        self.runner, self.sampling, self.min_confidence = runner, sampling, min_confidence
+        self.runner, self.style = runner, style
         self.needs = Needs(
             hidden_layers=runner.hidden_layers,
             hidden_window=WINDOW,
-            probs=sampling == "request",
-            branching=branching,
+            probs=True,
+            branching=style.branching,
             expected_survival=expected,
         )
         self._vocabulary = DraftVocabulary(runner.draft_ids, vocab_size)
@@ -139,7 +135,7 @@ class EagleProposer:
             cached.first, cached.length = window, 0
         # At least one row is read, as its output is the first guess.
         cached.length = min(cached.end, last - 1) - cached.first
-        growth = Growth.begin(row, self.sampling)
+        growth = TreeBuilder(row, self.style)
         self.runner.cache.fit(last - cached.first + growth.width * row.max_depth)
         return _Branch(growth, cached, {})
 
@@ -149,21 +145,16 @@ class EagleProposer:
         fed = [(branch, ROOT) for branch in branches]
         while fed:
             features, logits = self.runner.guess(outputs)
-            self._expand(fed, logits)
-            sources = {key: at for at, key in enumerate(fed)}
+            places = {key: at for at, key in enumerate(fed)}
             growing = dict.fromkeys(branch for branch, _ in fed)
-            fed = [(branch, node) for branch in growing for node in branch.growth.frontier()]
+            counts = [len(branch.growth.frontier) for branch in growing]
+            wide = torch.split(self._vocabulary.widen(logits), counts)
+            for branch, rows in zip(growing, wide, strict=True):
+                branch.growth.grow(rows)
+            fed = [(branch, node) for branch in growing if branch.growth.is_open for node in branch.growth.frontier]
             if fed:
-                parents = [sources[branch, branch.growth.parents[node]] for branch, node in fed]
+                parents = [places[branch, branch.growth.parents[node]] for branch, node in fed]
                 outputs = self.runner.layer(_taken(features, parents), self._level(fed))
-
-    def _expand(self, fed: Sequence[tuple[_Branch, int]], logits: Tensor) -> None:
-        """Add children to the nodes that were fed, by `[num_nodes, draft_vocab]` logits."""
-        wide = self._vocabulary.widen(logits)
-        sure = logits.float().softmax(-1).amax(-1).tolist() if self.min_confidence > 0.0 else [1.0] * len(fed)
-        for at, (branch, node) in enumerate(fed):
-            if node == ROOT or sure[at] >= self.min_confidence:
-                branch.growth.expand(node, wide[at])
 
     def _read(self, branches: Sequence[_Branch]) -> Tensor:
         """Read what is known of all requests; `[num_requests, hidden]` outputs at their last known tokens."""
@@ -223,3 +214,24 @@ def _taken(features: Tensor, rows: Sequence[int]) -> Tensor:
     if len(rows) == len(features) and all(row == at for at, row in enumerate(rows)):
         return features
     return features[list(rows)]
+
+
+def _build(parts: Ingredients) -> Proposer:
+    loaded, artifact = parts.target.loaded, parts.heads_of("eagle")
+    return EagleProposer(
+        EagleRunner(load_eagle(artifact, loaded), loaded.decoder),
+        vocab_size=parts.vocab_size,
+        style=Style(parts.value(MIN_CONFIDENCE), parts.value(DRAFT_BRANCHING) or 1),
+        expected=artifact.survival,
+    )
+
+
+RECIPE = Recipe(
+    "eagle",
+    _build,
+    ready=lambda parts: parts.has_heads("eagle"),
+    options=(MIN_CONFIDENCE, DRAFT_BRANCHING),
+    titles={"en": "EAGLE", "fa": "EAGLE"},
+    about="One trained layer continues the target's hidden states.",
+    given=("heads",),
+)

@@ -4,10 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from gamaneh.core import Draft, Feed, Needs, ProposalRow, Verdict
-from gamaneh.proposers.candidates import DraftSampling
-from gamaneh.proposers.chain import Chain
+from gamaneh.checks import optional, whole
+from gamaneh.core import Draft, Feed, Needs, ProposalRow, Proposer, Verdict
+from gamaneh.proposers.exit_choice import choose_exit
 from gamaneh.proposers.exits import Exit
+from gamaneh.proposers.recipe import Ingredients, ProposerOption, Recipe
+from gamaneh.proposers.tree import CHAINS, MIN_CONFIDENCE, Style, TreeBuilder
+
+EXIT_LAYER: ProposerOption[int | None] = ProposerOption(
+    "exit_layer", int, None, optional(whole(1)), "Layers of the target that early_exit drafts with.", "measured"
+)
 
 
 class EarlyExitProposer:
@@ -19,8 +25,7 @@ class EarlyExitProposer:
 
     Args:
         exit_: the layers and their way out.
-        sampling: `request` draws as the request does, `greedy` takes the most likely token.
-        min_confidence: a draft ends where the most likely token is less likely than this.
+        style: the form of its drafts, which are chains.
         about: why this exit, in words.
         expected: survival of its drafts as measured, for the controller; empty for unknown.
     """
@@ -31,23 +36,21 @@ class EarlyExitProposer:
         self,
         exit_: Exit,
         *,
-        sampling: DraftSampling = "request",
-        min_confidence: float = 0.0,
+        style: Style = CHAINS,
         about: str = "",
         expected: tuple[float, ...] = (),
     ) -> None:
         self.exit = exit_
-        self.sampling, self.min_confidence = sampling, min_confidence
-        self.needs = Needs(probs=sampling == "request", about=about, expected_survival=expected)
+        self.style = style
+        self.needs = Needs(probs=True, about=about, expected_survival=expected)
 
     def propose(self, rows: Sequence[ProposalRow]) -> list[Draft]:
         """One chain per row."""
-        chains = [Chain(row, self.sampling, self.min_confidence) for row in rows]
-        growing = chains
-        while growing:
+        chains = [TreeBuilder(row, self.style) for row in rows]
+        while growing := [chain for chain in chains if chain.is_open]:
             logits = self.exit.logits([self._feed(chain) for chain in growing])
-            grown = [chain for chain, own in zip(growing, logits, strict=True) if chain.grow(own)]
-            growing = [chain for chain in grown if len(chain.tokens) < chain.row.max_depth]
+            for chain, own in zip(growing, logits, strict=True):
+                chain.grow([own])
         return [chain.draft() for chain in chains]
 
     def observe(self, rows: Sequence[ProposalRow], verdicts: Sequence[Verdict]) -> None:
@@ -60,7 +63,29 @@ class EarlyExitProposer:
         """What the way out takes beside the target."""
         return self.exit.nbytes
 
-    def _feed(self, chain: Chain) -> Feed:
+    def _feed(self, chain: TreeBuilder) -> Feed:
         """The last token of the chain, or the request's pending one, behind what this round wrote already."""
-        tokens = [*chain.row.tokens, *chain.tokens]
-        return Feed(request_id=chain.row.request_id, tokens=tokens, count=1, written=len(chain.tokens))
+        return Feed(request_id=chain.row.request_id, tokens=chain.sequence, count=1, written=len(chain.tokens))
+
+
+def _build(parts: Ingredients) -> Proposer:
+    target = parts.target
+    heads = parts.heads_of("early_exit") if parts.has_heads("early_exit") else None
+    exit_, about = choose_exit(target.loaded, target.backend, parts.value(EXIT_LAYER), heads)
+    return EarlyExitProposer(
+        exit_,
+        style=Style(parts.value(MIN_CONFIDENCE)),
+        about=about,
+        expected=heads.survival if heads is not None else (),
+    )
+
+
+RECIPE = Recipe(
+    "early_exit",
+    _build,
+    ready=lambda parts: parts.has_heads("early_exit"),
+    options=(MIN_CONFIDENCE, EXIT_LAYER),
+    titles={"en": "early exit", "fa": "خروجِ زودهنگام"},
+    about="The target's own first layers guess.",
+    given=("heads",),
+)

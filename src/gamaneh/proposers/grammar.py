@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
-from gamaneh.core import EMPTY_DRAFT, Draft, Needs, ProposalRow, TokenMask, Verdict
-from gamaneh.errors import GamanehError
+from gamaneh.core import EMPTY_DRAFT, Draft, Needs, ProposalRow, Proposer, TokenMask, Verdict
+from gamaneh.errors import GamanehError, InvalidOption
 from gamaneh.proposers.blanks import Blanks
 from gamaneh.proposers.cross.spelling import Speller, SupportsSpelling
 from gamaneh.proposers.cross.text import end_of_text, spell_behind
+from gamaneh.proposers.recipe import Ingredients, Recipe
+from gamaneh.sampling.grammar import grammars_are_there
 
 TOKEN_BYTES = 8
 """Bytes of forced text that are looked for, per token of the draft."""
@@ -84,3 +86,18 @@ def _joined(pieces: Sequence[bytes], blanks: Blanks) -> bytes:
     for at, piece in enumerate(pieces):
         text += blanks.before(piece, text) + piece if at else piece
     return text[len(blanks.end) :]
+
+
+def _build(parts: Ingredients) -> Proposer:
+    if not grammars_are_there():
+        raise InvalidOption("proposer", "needs the extra gamaneh[grammar]", GrammarProposer.name)
+    return GrammarProposer(parts.target.loaded.tokenizer)
+
+
+RECIPE = Recipe(
+    "grammar",
+    _build,
+    ready=lambda parts: grammars_are_there(),
+    titles={"en": "text that a grammar forces", "fa": "متنی که دستور زبان ناگزیر می‌کند"},
+    about="Writes what a request's grammar leaves no choice about.",
+)

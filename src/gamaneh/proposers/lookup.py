@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import cycle, islice, takewhile
+from typing import Any
 
-from gamaneh.core import Draft, Needs, ProposalRow, Verdict
+from gamaneh.checks import whole
+from gamaneh.core import Draft, Needs, ProposalRow, Proposer, Verdict
+from gamaneh.errors import InvalidOption
+from gamaneh.proposers.recipe import Ingredients, ProposerOption, Recipe
+
+MAX_NGRAM = ProposerOption("max_ngram", int, 8, whole(1, 64), "Longest text that lookup matches, in tokens.")
+MIN_NGRAM = ProposerOption("min_ngram", int, 2, whole(1, 64), "Shortest text that lookup matches, in tokens.")
 
 GRADE_BORDERS = (4, 8)
 """Tokens of a match from which on a draft has the next grade: the longer the match, the surer what follows."""
@@ -168,3 +175,22 @@ class LookupProposer:
 
 def _grade(matched: int) -> int:
     return sum(matched >= border for border in GRADE_BORDERS)
+
+
+def _build(parts: Ingredients) -> Proposer:
+    return LookupProposer(parts.value(MAX_NGRAM), parts.value(MIN_NGRAM), parts.special_ids)
+
+
+def _check(options: Mapping[str, Any]) -> None:
+    if options["min_ngram"] > options["max_ngram"]:
+        raise InvalidOption("min_ngram", f"must be at most max_ngram ({options['max_ngram']})", options["min_ngram"])
+
+
+RECIPE = Recipe(
+    "lookup",
+    _build,
+    options=(MAX_NGRAM, MIN_NGRAM),
+    titles={"en": "prompt lookup", "fa": "جست‌وجو در پرسش"},
+    about="Copies what followed the last time the text ended like this.",
+    check=_check,
+)

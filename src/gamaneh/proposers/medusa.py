@@ -7,11 +7,12 @@ from collections.abc import Iterable, Sequence
 import torch
 from torch import Tensor
 
-from gamaneh.core import EMPTY_DRAFT, ROOT, Draft, Needs, ProposalRow, Verdict
+from gamaneh.core import EMPTY_DRAFT, Draft, Needs, ProposalRow, Proposer, Verdict
+from gamaneh.heads.artifact import Artifact
+from gamaneh.heads.medusa import load_medusa
 from gamaneh.heads.parallel import ParallelHeads
-from gamaneh.proposers.candidates import DraftSampling, allowed_scores, best, pick
-from gamaneh.proposers.chain import Chain
-from gamaneh.proposers.static_tree import Place, static_tree, widths
+from gamaneh.proposers.recipe import Ingredients, Recipe
+from gamaneh.proposers.tree import DRAFT_BRANCHING, TreeBuilder, static_tree
 from gamaneh.proposers.vocabulary import DraftVocabulary
 
 TREE_BRANCHING = 3
@@ -27,7 +28,6 @@ class ParallelHeadsProposer:
         shares: for each position the measured shares of tokens that were the first, second, ... guess; they
             decide the form of trees. Without them drafts are chains.
         branching: candidates per level, on average, where the rule takes trees.
-        sampling: `request` draws as the request does, `greedy` takes the most likely token.
         expected: survival of its drafts as measured, for the controller; empty for unknown.
     """
 
@@ -38,13 +38,12 @@ class ParallelHeadsProposer:
         vocab_size: int,
         shares: Sequence[Sequence[float]] = (),
         branching: int = 1,
-        sampling: DraftSampling = "request",
         expected: tuple[float, ...] = (),
     ) -> None:
-        self.name, self.heads, self.sampling = heads.kind, heads, sampling
+        self.name, self.heads = heads.kind, heads
         self.needs = Needs(
             hidden_layers=heads.hidden_layers,
-            probs=sampling == "request",
+            probs=True,
             branching=branching if shares else 1,
             max_depth=heads.depth,
             expected_survival=expected,
@@ -78,39 +77,37 @@ class ParallelHeadsProposer:
         return self._vocabulary.widen(guesses.transpose(0, 1))
 
     def _draft(self, row: ProposalRow, logits: Tensor) -> Draft:
-        depth = min(row.max_depth, self.heads.depth)
+        builder, depth = TreeBuilder(row), min(row.max_depth, self.heads.depth)
         if self.needs.branching > 1 and row.max_nodes > row.max_depth:
-            return self._tree(row, logits, static_tree(self._shares, depth, row.max_nodes))
-        chain = Chain(row, self.sampling)
+            builder.fill(static_tree(self._shares, depth, row.max_nodes), logits)
         for level in range(depth):
-            if not chain.grow(logits[level]):
-                break
-        return chain.draft()
+            if builder.is_open:
+                builder.grow([logits[level]])
+        return builder.draft()
 
-    def _tree(self, row: ProposalRow, logits: Tensor, places: tuple[Place, ...]) -> Draft:
-        guesses = self._guesses(row, logits, widths(places))
-        tokens: list[int] = []
-        parents: list[int] = []
-        nodes = {ROOT: ROOT}
-        for at, place in enumerate(places):
-            found = guesses[place.depth - 1] if place.depth <= len(guesses) else []
-            if place.parent in nodes and place.rank < len(found):
-                nodes[at] = len(tokens)
-                tokens.append(found[place.rank])
-                parents.append(nodes[place.parent])
-        return Draft(tuple(tokens), tuple(parents))
 
-    def _guesses(self, row: ProposalRow, logits: Tensor, counts: Sequence[int]) -> list[list[int]]:
-        """For each depth the best tokens, noise included; what is said to come before them are the best above."""
-        guesses: list[list[int]] = []
-        for level, count in enumerate(counts):
-            scores = allowed_scores(row, logits[level], [first for first, *_ in guesses])
-            if scores is None:
-                break
-            guesses.append(self._best(row, scores, len(row.tokens) + level, count))
-        return guesses
+def build_parallel(parts: Ingredients, heads: ParallelHeads, artifact: Artifact) -> Proposer:
+    """The proposer of heads that guess all positions at once."""
+    return ParallelHeadsProposer(
+        heads,
+        vocab_size=parts.vocab_size,
+        shares=artifact.quality.get("ranks", ()),
+        branching=parts.value(DRAFT_BRANCHING) or TREE_BRANCHING,
+        expected=artifact.survival,
+    )
 
-    def _best(self, row: ProposalRow, scores: Tensor, position: int, count: int) -> list[int]:
-        if count == 1:
-            return [pick(row, scores, position, self.sampling)]
-        return [token for _, token in best(row, scores, position, count, self.sampling)]
+
+def _build(parts: Ingredients) -> Proposer:
+    artifact = parts.heads_of("medusa")
+    return build_parallel(parts, load_medusa(artifact, parts.target.loaded), artifact)
+
+
+RECIPE = Recipe(
+    "medusa",
+    _build,
+    ready=lambda parts: parts.has_heads("medusa"),
+    options=(DRAFT_BRANCHING,),
+    titles={"en": "Medusa heads", "fa": "سرهای Medusa"},
+    about="Trained heads guess all positions at once.",
+    given=("heads",),
+)

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from gamaneh.core import EMPTY_DRAFT, Draft, Needs, ProposalRow, Verdict
-from gamaneh.heads.mtp import ChainedHeads
+from gamaneh.core import EMPTY_DRAFT, Draft, Needs, ProposalRow, Proposer, Verdict
+from gamaneh.heads.mtp import ChainedHeads, load_chained, load_parallel
 from gamaneh.kv.cache import KVCache
 from gamaneh.kv.manager import KVManager
 from gamaneh.kv.placing import Placed
@@ -23,8 +23,9 @@ from gamaneh.kv.pool import BlockPool
 from gamaneh.models.batch import build_batch
 from gamaneh.models.decoder import Layer, Rotary
 from gamaneh.models.tiling import FREE
-from gamaneh.proposers.candidates import DraftSampling
-from gamaneh.proposers.chain import Chain
+from gamaneh.proposers.medusa import build_parallel
+from gamaneh.proposers.recipe import Ingredients, Recipe
+from gamaneh.proposers.tree import CHAINS, DRAFT_BRANCHING, MIN_CONFIDENCE, Style, TreeBuilder
 from gamaneh.proposers.vocabulary import DraftVocabulary
 
 WINDOW = 256
@@ -63,7 +64,7 @@ class _Growing:
         levels: how many levels have read them.
     """
 
-    chain: Chain
+    chain: TreeBuilder
     entries: _Entries
     count: int
     levels: int = 0
@@ -96,8 +97,7 @@ class ChainedHeadsProposer:
         rotary: the target's rotation.
         vocab_size: size of the target's vocabulary, padding included.
         num_blocks, block_size: of the cache; a request takes no more of it than of the target's.
-        sampling: `request` draws as the request does, `greedy` takes the most likely token.
-        min_confidence: a draft ends where the most likely token is less likely than this.
+        style: the form of its drafts, which are chains.
         expected: survival of its drafts as measured, for the controller; empty for unknown.
     """
 
@@ -109,17 +109,16 @@ class ChainedHeadsProposer:
         vocab_size: int,
         num_blocks: int,
         block_size: int,
-        sampling: DraftSampling = "request",
-        min_confidence: float = 0.0,
+        style: Style = CHAINS,
         expected: tuple[float, ...] = (),
     ) -> None:
         config, weight = heads.config, heads.block(0).project.weight
         self.name, self.heads, self.rotary = heads.kind, heads, rotary
-        self.sampling, self.min_confidence = sampling, min_confidence
+        self.style = style
         self.needs = Needs(
             hidden_layers=heads.hidden_layers,
             hidden_window=WINDOW,
-            probs=sampling == "request",
+            probs=True,
             max_depth=heads.depth,
             expected_survival=expected,
         )
@@ -137,10 +136,10 @@ class ChainedHeadsProposer:
         started = [growing for row in rows if (growing := self._start(row)) is not None]
         going = started
         for level in range(self.heads.depth):
-            going = [growing for growing in going if level < growing.chain.row.max_depth]
+            going = [growing for growing in going if growing.chain.is_open]
             if going:
-                logits = self._read(level, going)
-                going = [one for one, own in zip(going, logits, strict=True) if one.chain.grow(own)]
+                for growing, own in zip(going, self._read(level, going), strict=True):
+                    growing.chain.grow([own])
         for growing in started:
             growing.entries.settle(growing.count, growing.levels)
         drafts = {growing.request_id: growing.chain.draft() for growing in started}
@@ -169,7 +168,7 @@ class ChainedHeadsProposer:
         if not self.kv.reserve(row.request_id, count):
             return None
         entries.inputs[0] = row.hidden[entries.base + entries.done[0] - first :, 0]
-        return _Growing(Chain(row, self.sampling, self.min_confidence), entries, count)
+        return _Growing(TreeBuilder(row, self.style), entries, count)
 
     def _known(self, row: ProposalRow, first: int) -> _Entries:
         """The request's entries; none where there would be a gap between them and the `first` hidden state."""
@@ -212,3 +211,30 @@ def _packed_layers(heads: ChainedHeads) -> list[Layer]:
     for block in blocks:
         block.layer.to("meta")
     return layers
+
+
+def _build(parts: Ingredients) -> Proposer:
+    artifact = parts.heads_of("mtp")
+    if artifact.shape.get("form") == "parallel":
+        return build_parallel(parts, load_parallel(artifact, parts.target.loaded), artifact)
+    room = parts.target.backend.room()
+    return ChainedHeadsProposer(
+        load_chained(artifact, parts.target.loaded),
+        parts.target.loaded.decoder.ropes[0],
+        vocab_size=parts.vocab_size,
+        num_blocks=room.total // room.unit,
+        block_size=room.unit,
+        style=Style(parts.value(MIN_CONFIDENCE)),
+        expected=artifact.survival,
+    )
+
+
+RECIPE = Recipe(
+    "mtp",
+    _build,
+    ready=lambda parts: parts.has_heads("mtp"),
+    options=(MIN_CONFIDENCE, DRAFT_BRANCHING),
+    titles={"en": "multi-token prediction", "fa": "پیش‌بینیِ چندتوکنی"},
+    about="Trained heads guess one position each.",
+    given=("heads",),
+)

@@ -3,10 +3,52 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
-from gamaneh.core import EMPTY_DRAFT, Draft, Needs, ProposalRow, Proposer, Verdict
-from gamaneh.proposers.merging import Part, Survival, best_of, depth_within, merge, walk
+from gamaneh.checks import FLAG
+from gamaneh.core import AUTO, EMPTY_DRAFT, Draft, Needs, ProposalRow, Proposer, Verdict
+from gamaneh.proposers.recipe import ProposerOption, Recipe
+from gamaneh.proposers.tree import Part, best_of, depth_within, merge, walk
+
+MERGE = ProposerOption("merge", bool, False, FLAG, "auto may merge drafts of several proposers.")
+
+FADE = 0.97
+"""Weight of an old draft after one more; half of it is gone after 23."""
+
+PRIOR_RATE, PRIOR_WEIGHT = 0.5, 2.0
+"""What is expected of candidates of which nothing is known, and the drafts that this counts for."""
+
+
+@dataclass(slots=True)
+class Survival:
+    """How often drafts were kept up to a depth, from faded counts."""
+
+    reached: list[float] = field(default_factory=list)
+    accepted: list[float] = field(default_factory=list)
+
+    def add(self, depth: int, accepted: int) -> None:
+        """One draft whose candidates down to `depth` were verified and the first `accepted` of them kept."""
+        missing = depth - len(self.reached)
+        self.reached += [0.0] * missing
+        self.accepted += [0.0] * missing
+        for at in range(min(accepted + 1, depth)):
+            self.reached[at] = self.reached[at] * FADE + 1.0
+            self.accepted[at] = self.accepted[at] * FADE + (at < accepted)
+
+    def estimate(self, depth: int) -> list[float]:
+        """s_1 .. s_depth: the chance that the first i candidates are all kept.
+
+        Each position is drawn towards the one before it.
+        """
+        alive, rate = 1.0, PRIOR_RATE
+        survival = []
+        for at in range(depth):
+            reached, accepted = (self.reached[at], self.accepted[at]) if at < len(self.reached) else (0.0, 0.0)
+            rate = (accepted + rate * PRIOR_WEIGHT) / (reached + PRIOR_WEIGHT)
+            alive *= rate
+            survival.append(alive)
+        return survival
+
 
 Source = tuple[str, int]
 """A proposer and the grade of its drafts."""
@@ -116,3 +158,14 @@ def _own_verdict(draft: Draft, verdict: Verdict) -> Verdict:
     """The verdict on the tree as one on a member's draft: the candidates that it had right, and one more token."""
     path = walk(draft, verdict.tokens[: verdict.accepted])
     return Verdict(path, verdict.tokens[: len(path) + 1], bonus=bool(path) and not draft.children(path[-1]))
+
+
+RECIPE = Recipe(
+    "portfolio",
+    lambda parts: PortfolioProposer(parts.members),
+    ready=lambda parts: parts.options.proposer == AUTO and parts.value(MERGE),
+    options=(MERGE,),
+    titles={"en": "several, merged", "fa": "چند تا، درهم‌آمیخته"},
+    about="Asks all others and merges their drafts in one tree.",
+    merges=True,
+)

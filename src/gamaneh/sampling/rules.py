@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from gamaneh.core import ROOT, Draft, Rule, TargetRows, Use, Verdict
-from gamaneh.options import RuleName, SamplingParams, SpeculationOptions
+from gamaneh.options import Drafting, RuleName, SamplingParams
 
 
 class Match:
@@ -160,7 +160,7 @@ class Typical:
         return min(self._epsilon, self._delta * math.exp(-entropy))
 
 
-RULES: Mapping[str, Callable[[SpeculationOptions], Rule]] = {
+RULES: Mapping[str, Callable[[Drafting], Rule]] = {
     "match": lambda options: Match(),
     "rejection": lambda options: Rejection(),
     "block": lambda options: Block(),
@@ -171,12 +171,10 @@ RULES: Mapping[str, Callable[[SpeculationOptions], Rule]] = {
 
 def is_exact(rule: str) -> bool:
     """Whether outputs that this rule judges follow the target's distribution."""
-    return RULES[rule](SpeculationOptions()).exact
+    return RULES[rule](Drafting()).exact
 
 
-def choose_rule(
-    name: RuleName, params: SamplingParams, draft_has_probs: bool, options: SpeculationOptions | None = None
-) -> Rule:
+def choose_rule(name: RuleName, params: SamplingParams, draft_has_probs: bool, options: Drafting | None = None) -> Rule:
     """The rule called `name`; `auto` takes the exact one that suits the request and its drafts.
 
     That is `block` for a request that samples without a seed from drafts with probabilities, which
@@ -186,7 +184,7 @@ def choose_rule(
     if name == "auto":
         free = draft_has_probs and not params.greedy and params.seed is None
         name = "block" if free else "match"
-    return RULES[name](options or SpeculationOptions())
+    return RULES[name](options or Drafting())
 
 
 def _child(draft: Draft, node: int, token: int) -> int | None:

@@ -20,7 +20,7 @@ from gamaneh.bench.advise.workload import Encode, Request
 from gamaneh.core import Draft, ProposalRow, Proposer, Verdict
 from gamaneh.errors import GamanehError, InvalidOption
 from gamaneh.options import SamplingParams
-from gamaneh.proposers.merging import walk
+from gamaneh.proposers.tree import walk
 from gamaneh.sampling.pipeline import RequestSampler
 
 FREE = Costs(Surface({(1, 0): (1.0,)}))

@@ -9,13 +9,14 @@ from gamaneh.core import ProposalRow
 from gamaneh.errors import InvalidOption, TokenizerMismatch
 from gamaneh.models.loading import LoadedModel
 from gamaneh.models.tokenizer import tokenizer_difference
-from gamaneh.options import SpeculationOptions
-from gamaneh.proposers.bridge import Bridge, SameTokens
+from gamaneh.proposers.bridge import Bridge, Growth, SameTokens
 from gamaneh.proposers.cross.spelling import Speller
 from gamaneh.proposers.cross.text import TextBridge
 from gamaneh.proposers.cross.transcript import Transcriber
 from gamaneh.proposers.cross.vocabulary import SharedTokens, VocabularyBridge
-from gamaneh.proposers.growth import DraftStyle, Growth
+from gamaneh.proposers.tree import Style
+
+BRIDGES = ("auto", "text", "vocabulary")
 
 ENOUGH = 0.75
 """Coverage from which on drafts that are restricted to common tokens are worth sampling."""
@@ -32,18 +33,19 @@ class EitherBridge:
     def __init__(self, text: TextBridge, vocabulary: VocabularyBridge, about: str) -> None:
         self._text, self._vocabulary, self.about = text, vocabulary, about
 
-    def growth(self, row: ProposalRow, style: DraftStyle) -> Growth | None:
-        by_text = row.sampler.greedy or style.sampling == "greedy"
+    def growth(self, row: ProposalRow, style: Style) -> Growth | None:
+        by_text = row.sampler.greedy or row.draft_sampling == "greedy"
         return (self._text if by_text else self._vocabulary).growth(row, style)
 
     def drop(self, request_ids: Iterable[str]) -> None:
         self._text.drop(request_ids)
 
 
-def choose_bridge(target: LoadedModel, draft: LoadedModel, options: SpeculationOptions, vocab_size: int) -> Bridge:
-    """The bridge that `options.bridge` asks for, or the one that suits the two tokenizers.
+def choose_bridge(target: LoadedModel, draft: LoadedModel, asked: str, branching: int, vocab_size: int) -> Bridge:
+    """The bridge that is `asked` for, or with `auto` the one that suits the two tokenizers.
 
     Args:
+        branching: candidates on each level of the drafts.
         vocab_size: size of the target's vocabulary, padding included.
 
     Raises:
@@ -51,9 +53,9 @@ def choose_bridge(target: LoadedModel, draft: LoadedModel, options: SpeculationO
         InvalidOption: the bridge that was asked for cannot do what was asked for.
     """
     difference = tokenizer_difference(target.tokenizer, draft.tokenizer)
-    if difference is None and options.bridge == "auto":
+    if difference is None and asked == "auto":
         return SameTokens(vocab_size)
-    return _Crossing(target, draft, options, vocab_size).bridge()
+    return _Crossing(target, draft, asked, branching, vocab_size).bridge()
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,13 +64,14 @@ class _Crossing:
 
     target: LoadedModel
     draft: LoadedModel
-    options: SpeculationOptions
+    asked: str
+    branching: int
     vocab_size: int
 
     def bridge(self) -> Bridge:
         transcriber = Transcriber(_speller(self.target), _speller(self.draft))
         shared = SharedTokens(self.target.tokenizer, self.draft.tokenizer, self.vocab_size, self.draft.decoder.device)
-        kind = self.options.bridge if self.options.bridge != "auto" else self._suited(shared)
+        kind = self.asked if self.asked != "auto" else self._suited(shared)
         name = "text and vocabulary bridges" if kind == "either" else f"{kind} bridge"
         about = f"{name} to the tokens of {self.draft.name}: {self._reason(kind, shared)}"
         self._check(kind, shared)
@@ -79,7 +82,7 @@ class _Crossing:
 
     @property
     def _branches(self) -> bool:
-        return (self.options.draft_branching or 1) > 1
+        return self.branching > 1
 
     def _suited(self, shared: SharedTokens) -> str:
         if shared.coverage < ENOUGH:
@@ -88,7 +91,7 @@ class _Crossing:
 
     def _reason(self, kind: str, shared: SharedTokens) -> str:
         share = f"{shared.coverage:.0%} of the target's tokens, by how common they are, are the draft model's too"
-        if self.options.bridge != "auto":
+        if self.asked != "auto":
             return f"asked for by the option bridge; {share}"
         meaning = {
             "text": f"fewer than {ENOUGH:.0%}, so what it writes is spelled again",
@@ -99,7 +102,7 @@ class _Crossing:
 
     def _check(self, kind: str, shared: SharedTokens) -> None:
         if kind == "text" and self._branches:
-            raise InvalidOption("draft_branching", "must be 1 with the text bridge", self.options.draft_branching)
+            raise InvalidOption("draft_branching", "must be 1 with the text bridge", self.branching)
         if kind == "vocabulary" and len(shared) == 0:
             raise InvalidOption("bridge", "must be text for tokenizers that have no token in common", kind)
 

@@ -19,7 +19,7 @@ from gamaneh.prefix import common_prefix
 from gamaneh.proposers.cross.spelling import Speller
 from gamaneh.proposers.cross.transcript import FARTHEST, LOOK_BEHIND, Transcriber, Transcript
 from gamaneh.proposers.draft_reader import Reading
-from gamaneh.proposers.growth import DraftStyle
+from gamaneh.proposers.tree import Style, confidence
 
 PATIENCE = 4
 """Tokens of the draft model, per token of the target that is wanted and one more, after which a draft ends."""
@@ -38,7 +38,7 @@ class TextBridge:
     def __init__(self, transcriber: Transcriber, about: str = "") -> None:
         self.transcriber, self.about = transcriber, about
 
-    def growth(self, row: ProposalRow, style: DraftStyle) -> TextGrowth | None:
+    def growth(self, row: ProposalRow, style: Style) -> TextGrowth | None:
         """Behind the request's text; None where the draft model has none of it."""
         transcript = self.transcriber.transcript(row)
         return TextGrowth(row, transcript, self.transcriber, style) if transcript.tokens else None
@@ -57,7 +57,7 @@ class TextGrowth:
         style: when a path ends; the most likely token is taken in any case.
     """
 
-    def __init__(self, row: ProposalRow, transcript: Transcript, transcriber: Transcriber, style: DraftStyle) -> None:
+    def __init__(self, row: ProposalRow, transcript: Transcript, transcriber: Transcriber, style: Style) -> None:
         self._row, self._transcript, self._transcriber, self._style = row, transcript, transcriber, style
         self._before = end_of_text(transcriber.target, row.tokens)
         self._written = b""
@@ -84,7 +84,7 @@ class TextGrowth:
         """Write the most likely token, or end the text."""
         said = logits[-1].float()
         token = int(said.argmax())
-        unsure = bool(self._drafted) and self._style.is_unsure(said, said)
+        unsure = bool(self._drafted) and confidence(said, said) < self._style.min_confidence
         if unsure or token in self._transcriber.draft.tokenizer.special_ids:
             self._end(None if unsure else token)
             return

@@ -13,10 +13,10 @@ import torch
 from torch import Tensor
 
 from gamaneh.core import ProposalRow
-from gamaneh.proposers.bridge import start_growth
+from gamaneh.proposers.bridge import Beginning, Growth, TokenGrowth
 from gamaneh.proposers.cross.spelling import SupportsSpelling
 from gamaneh.proposers.cross.transcript import Transcriber
-from gamaneh.proposers.growth import Beginning, DraftStyle, Growth
+from gamaneh.proposers.tree import Style
 
 _Sign = tuple[bool, bytes]
 """What makes a token the same in two tokenizers: whether it is special, and its bytes."""
@@ -74,12 +74,12 @@ class VocabularyBridge:
     def __init__(self, transcriber: Transcriber, shared: SharedTokens, about: str = "") -> None:
         self.transcriber, self.shared, self.about = transcriber, shared, about
 
-    def growth(self, row: ProposalRow, style: DraftStyle) -> Growth | None:
+    def growth(self, row: ProposalRow, style: Style) -> Growth | None:
         """None where the draft model has none of the request's text, or not all: it ends inside a character."""
         transcript = self.transcriber.transcript(row)
         if not transcript.tokens or transcript.rest:
             return None
-        return start_growth(Beginning(row, transcript.tokens, self.shared, style, transcript.unchanged))
+        return TokenGrowth(Beginning(row, transcript.tokens, self.shared, style, transcript.unchanged))
 
     def drop(self, request_ids: Iterable[str]) -> None:
         self.transcriber.drop(request_ids)

@@ -7,7 +7,7 @@ from array import array
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from gamaneh.proposers.suffix.tree import ContextTree
+from gamaneh.proposers.context_tree import ContextTree
 
 GENERATIONS = 8
 """Parts that a full store consists of: an eighth of it is forgotten at a time."""

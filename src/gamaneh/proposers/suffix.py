@@ -2,14 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+import hashlib
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import takewhile
+from pathlib import Path
+from typing import Any
 
-from gamaneh.core import ANYBODY, EMPTY_DRAFT, Draft, Needs, ProposalRow, Verdict
-from gamaneh.proposers.suffix.journal import Journal
-from gamaneh.proposers.suffix.store import SharedStore, owner_of
-from gamaneh.proposers.suffix.tree import ContextTree
+from gamaneh.checks import number, optional, text, whole
+from gamaneh.core import ANYBODY, EMPTY_DRAFT, Draft, Needs, ProposalRow, Proposer, Verdict
+from gamaneh.errors import InvalidOption
+from gamaneh.models.tokenizer import Tokenizer
+from gamaneh.proposers.context_tree import ContextTree
+from gamaneh.proposers.recipe import Ingredients, ProposerOption, Recipe
+from gamaneh.proposers.suffix_journal import Journal
+from gamaneh.proposers.suffix_store import SharedStore, owner_of
+
+SUFFIX_DEPTH = ProposerOption("suffix_depth", int, 32, whole(2, 256), "Longest text that suffix matches, in tokens.")
+SUFFIX_SHARE = ProposerOption(
+    "suffix_share", float, 0.25, number(0.0, 1.0), "A draft of suffix ends where it is less frequent than this."
+)
+SUFFIX_TOKENS = ProposerOption(
+    "suffix_tokens", int, 100_000, whole(0, 100_000_000), "Tokens of earlier answers that suffix keeps; 0 keeps none."
+)
+SUFFIX_STORE: ProposerOption[str | None] = ProposerOption(
+    "suffix_store", str, None, optional(text("path")), "File that suffix keeps earlier answers in."
+)
 
 GRADE_BORDERS = (4, 8, 16)
 """Tokens of a match from which on a draft has the next grade: the longer the match, the surer what follows."""
@@ -120,3 +138,68 @@ class SuffixProposer:
         self.store.add(text.owner, answer)
         if self.journal is not None:
             self.journal.append(text.owner, answer)
+
+
+MUCH = 2
+"""A file is written anew when it holds this many times as many tokens as the store."""
+
+
+def fill(store: SharedStore, journal: Journal) -> None:
+    """Read the answers of a file into a store; what the store has no room for leaves the file, now and then.
+
+    Raises:
+        InvalidOption: as by `Journal.read`.
+    """
+    tokens = 0
+    for owner, answer in journal.read():
+        store.add(owner, answer)
+        tokens += len(answer)
+    if tokens > MUCH * store.capacity:
+        journal.rewrite(store.texts())
+
+
+def open_journal(path: str, store: SharedStore, tokenizer: Tokenizer, vocab_size: int) -> Journal:
+    """The file of a store, whose answers are read into it.
+
+    Raises:
+        InvalidOption: the file cannot be made or read, is damaged, or belongs to another tokenizer.
+    """
+    journal = Journal(Path(path).expanduser(), fingerprint(tokenizer), vocab_size)
+    fill(store, journal)
+    return journal
+
+
+def fingerprint(tokenizer: Tokenizer) -> str:
+    """Equal for tokenizers whose ids mean the same."""
+    pieces = sorted((token, piece) for piece, token in tokenizer.vocab().items())
+    return hashlib.sha256(repr(pieces).encode()).hexdigest()[:32]
+
+
+def _build(parts: Ingredients) -> Proposer:
+    """What its file holds is known to it at once.
+
+    Raises:
+        InvalidOption: the file cannot be made or read, is damaged, or belongs to another tokenizer.
+    """
+    capacity, depth, path = parts.value(SUFFIX_TOKENS), parts.value(SUFFIX_DEPTH), parts.value(SUFFIX_STORE)
+    store = SharedStore(capacity, depth) if capacity else None
+    journal = None
+    if store is not None and path is not None:
+        journal = open_journal(path, store, parts.target.loaded.tokenizer, parts.vocab_size)
+    share = parts.value(SUFFIX_SHARE)
+    return SuffixProposer(store, journal, max_context=depth, least_share=share, forbidden=parts.special_ids)
+
+
+def _check(options: Mapping[str, Any]) -> None:
+    if options["suffix_store"] is not None and options["suffix_tokens"] == 0:
+        raise InvalidOption("suffix_store", "needs suffix_tokens above 0", options["suffix_store"])
+
+
+RECIPE = Recipe(
+    "suffix",
+    _build,
+    options=(SUFFIX_DEPTH, SUFFIX_SHARE, SUFFIX_TOKENS, SUFFIX_STORE),
+    titles={"en": "suffixes of earlier answers", "fa": "پسوندهای پاسخ‌های پیشین"},
+    about="Copies what followed the longest known end of the text, here and in earlier answers.",
+    check=_check,
+)
