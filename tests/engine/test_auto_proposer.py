@@ -36,9 +36,9 @@ def engine_for(script, speculation: SpeculationOptions) -> Engine:
     target.computed_rows = lambda rows: -(-rows // 16) * 16
     forward = target.forward
 
-    def timed(feeds, *, taps=()):
+    def timed(placed, *, taps=(), num_layers=None):
         clock.advance(0.02)
-        return forward(feeds, taps=taps)
+        return forward(placed, taps=taps)
 
     target.forward = timed
     runner = TimedDraftRunner(script, VOCAB, num_blocks=128, block_size=16, max_context=1024)
@@ -90,11 +90,11 @@ def test_a_draft_cache_that_fell_behind_catches_up() -> None:
     engine.add(Request([1, 2, 3], PARAMS, id="r"))
     for _ in range(5):
         engine.step()
-    forwards, held = len(model.runner.forwards), model.kv.length("r")
+    forwards, held = len(model.backend.model.forwards), model.backend.length("r")
     engine.quarantine.report("draft_model", "left out by this test")
     while engine.quarantine.rounds_left("draft_model") > 1:
         engine.step()
-    assert (len(model.runner.forwards), model.kv.length("r")) == (forwards, held)
+    assert (len(model.backend.model.forwards), model.backend.length("r")) == (forwards, held)
     reports.clear()
     while engine.has_work:
         engine.step()

@@ -59,8 +59,8 @@ def test_what_was_measured_is_kept_and_scaled_to_todays_pace(tmp_path: Path) -> 
     cost = slower.calibrate(file)
     assert cost.verify_seconds(16) == pytest.approx(6.0)
     assert cost.draft_seconds("draft_model", 1) == pytest.approx(0.3)
-    assert len(slower.target.forwards) == 1 + REPEATS
-    assert slower.draft.forwards == []
+    assert len(slower.target.model.forwards) == 1 + REPEATS
+    assert slower.draft.model.forwards == []
 
 
 @pytest.mark.parametrize(

@@ -49,15 +49,14 @@ def test_a_request_that_still_runs_has_no_end() -> None:
 
 def test_only_the_first_admission_counts() -> None:
     request = timeline()
-    request.admit(16)
-    first = request.scheduled
-    request.preempt()
-    request.admit(48)
-    assert (request.scheduled, request.cached_tokens, len(request.preempted)) == (first, 16, 1)
+    request.admit(16, at=11.0)
+    request.preempt(at=12.0)
+    request.admit(48, at=13.0)
+    assert (request.scheduled, request.cached_tokens, len(request.preempted)) == (11.0, 16, 1)
 
 
 def test_the_end_says_why() -> None:
     request = timeline()
-    request.finish(FinishReason.ABORT)
+    request.finish(FinishReason.ABORT, at=14.0)
     assert request.finish_reason is FinishReason.ABORT
-    assert request.finished is not None
+    assert request.finished == 14.0

@@ -330,9 +330,9 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
 
 def test_overhead_is_the_time_of_a_step_outside_of_forwards(clock: SimpleNamespace) -> None:
     class SlowRunner(ScriptedRunner):
-        def forward(self, feeds: Any, *, taps: Any = ()) -> Any:
+        def forward(self, placed: Any, *, taps: Any = (), num_layers: int | None = None) -> Any:
             clock.now += 10.0
-            return super().forward(feeds, taps=taps)
+            return super().forward(placed, taps=taps)
 
     def wait(report: object) -> None:
         clock.now += 2.0

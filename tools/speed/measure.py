@@ -96,7 +96,8 @@ class SpeedBench:
         """After one answer with the proposer in use, and before anything that only a benchmark needs."""
         self.llm.generate(self.cases[0].prompt, fixed_length(self.effort.tokens))
         backend = self.llm.engine.backend
-        kv_bytes, slots = backend.memory_bytes() - backend.caps.weight_bytes, backend.room().total
+        kv_bytes = backend.memory_bytes() - backend.caps.weight_bytes
+        slots = backend.room().total + backend.room().unit  # a block for padding rows comes on top
         draft_weights = 0 if self.llm.draft is None else self.llm.draft.weight_bytes
         draft_bytes = 0 if self.llm.draft is None else self.llm.engine.proposers["draft_model"].memory_bytes()
         return Memory(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -61,6 +60,18 @@ class Generation:
             self.finish_reason, self.error, self.seconds = output.finish_reason, output.error, elapsed
 
 
+@dataclass(slots=True)
+class _Inbox:
+    """What the engine brought for one request and nobody has taken yet, and all its reports."""
+
+    outputs: list[StepOutput] = field(default_factory=list)
+    reports: list[StepReport] = field(default_factory=list)
+
+    def take(self) -> list[StepOutput]:
+        outputs, self.outputs = self.outputs, []
+        return outputs
+
+
 class LLM:
     """A target model, with a draft model or not, ready to generate.
 
@@ -107,8 +118,8 @@ class LLM:
         self.speculation = speculation or SpeculationOptions(proposer=_usual_proposer(self.draft, self.heads))
         self.options = options or EngineOptions()
         self.engine: Engine = build_engine(self.loaded, self.draft, self.speculation, self.options, heads=self.heads)
-        self._reports: dict[str, list[StepReport]] = defaultdict(list)
-        self.engine.observers.append(_collector(self._reports))
+        self._open: dict[str, _Inbox] = {}
+        self.engine.observers.append(_collector(self._open))
 
     @property
     def tokenizer(self) -> Tokenizer:
@@ -149,15 +160,16 @@ class LLM:
             self._add(prompt, own, text, speculation, mask, salt)
             for prompt, own, text in zip(prompts, each, texts, strict=True)
         ]
-        by_id = {generation.request_id: generation for generation in generations if generation.error is None}
+        asked = {generation.request_id: generation for generation in generations if generation.error is None}
         try:
-            while self.engine.has_work:
-                for output in self.engine.step():
-                    by_id[output.request_id].take(output, time.perf_counter() - started)
+            while any(generation.finish_reason is None for generation in asked.values()):
+                self._step()
+                for request_id, generation in asked.items():
+                    for output in self._open[request_id].take():
+                        generation.take(output, time.perf_counter() - started)
         finally:
-            for generation in by_id.values():
-                self.engine.abort(generation.request_id)
-                generation.reports = self._reports.pop(generation.request_id, [])
+            for request_id, generation in asked.items():
+                generation.reports = self._close(request_id)
         return generations
 
     def stream(
@@ -180,13 +192,25 @@ class LLM:
         """
         request_id = self._queue(prompt, params or SamplingParams(), reference, speculation, mask, salt)
         try:
-            while self.engine.has_work:
-                for output in self.engine.step():
-                    if output.request_id == request_id:
-                        yield output
+            while True:
+                for output in self._open[request_id].take():
+                    yield output
+                    if output.finish_reason is not None:
+                        return
+                self._step()
         finally:
-            self.engine.abort(request_id)
-            self._reports.pop(request_id, None)
+            self._close(request_id)
+
+    def _step(self) -> None:
+        """One step of the engine; what it brings waits for whoever asked, as several may be answered at once."""
+        for output in self.engine.step():
+            if output.request_id in self._open:
+                self._open[output.request_id].outputs.append(output)
+
+    def _close(self, request_id: str) -> list[StepReport]:
+        """Stop a request, if it has not ended, and return its reports."""
+        self.engine.abort(request_id)
+        return self._open.pop(request_id).reports
 
     def _queue(
         self,
@@ -197,7 +221,7 @@ class LLM:
         mask: MaskSource | None,
         salt: str,
     ) -> str:
-        return self.engine.add(
+        request_id = self.engine.add(
             Request(
                 self._ids(prompt),
                 params,
@@ -207,6 +231,8 @@ class LLM:
                 salt=salt,
             )
         )
+        self._open[request_id] = _Inbox()
+        return request_id
 
     def _add(
         self,
@@ -252,9 +278,14 @@ def _usual_proposer(draft: LoadedModel | None, heads: Sequence[Artifact]) -> str
     return AUTO if len(given) > 1 else next(iter(given), PLAIN)
 
 
-def _collector(reports: dict[str, list[StepReport]]) -> Callable[[StepReport], None]:
+def _collector(inboxes: dict[str, _Inbox]) -> Callable[[StepReport], None]:
     """Not a method of `LLM`: engine and `LLM` would hold each other, and the cache with them."""
-    return lambda report: reports[report.request_id].append(report)
+
+    def collect(report: StepReport) -> None:
+        if report.request_id in inboxes:
+            inboxes[report.request_id].reports.append(report)
+
+    return collect
 
 
 def _as_list(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
