@@ -76,6 +76,10 @@ class ServerChoice:
         float | None,
         option_for(ServerOptions, "drain_seconds", "How long to go on with what there is, when told to end."),
     ] = None
+    grace_seconds: Annotated[
+        float | None,
+        option_for(ServerOptions, "grace_seconds", "How long to listen and refuse at least, when told to end."),
+    ] = None
     failure_seconds: Annotated[
         float | None, option_for(ServerOptions, "failure_seconds", "How long to report a failed engine before exiting.")
     ] = None

@@ -39,6 +39,8 @@ async def exchange(service: Service, route: Route, request: Request) -> Response
     Raises:
         ApiError: it is refused, or failed before anything was sent.
     """
+    if service.draining:
+        raise ApiError(503, "the server is ending", code="engine_stopped", headers={"Retry-After": "5"})
     client = service.keys.identify(request.headers.get("authorization"))
     ticket = service.gate.enter(client)
     life = Exchange(service, route, client, ticket, passage_of(request.scope))

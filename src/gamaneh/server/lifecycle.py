@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from types import FrameType
 
 import uvicorn
 
@@ -18,8 +19,13 @@ from gamaneh.server.app import build_app
 from gamaneh.server.logs import log
 from gamaneh.server.service import Service
 
-LAST_WORDS_SECONDS = 5.0
+LAST_WORDS_SECONDS = 2
 """How long responses may take to end after the drain, in which their answers have ended already."""
+
+TICK_SECONDS = 0.02
+
+HURRY_SECONDS = 0.5
+"""The same when a second signal has come."""
 
 KEEP_ALIVE_SECONDS = 65
 """Longer than the usual minute of proxies, so that it is not this side that closes a connection in use."""
@@ -68,7 +74,6 @@ class Server(uvicorn.Server):
 
     def __init__(self, service: Service) -> None:
         self.service = service
-        options = service.options
         config = uvicorn.Config(
             build_app(service),
             log_config=None,
@@ -76,19 +81,27 @@ class Server(uvicorn.Server):
             lifespan="off",
             server_header=False,
             timeout_keep_alive=KEEP_ALIVE_SECONDS,
-            timeout_graceful_shutdown=int(options.drain_seconds + LAST_WORDS_SECONDS),
+            timeout_graceful_shutdown=LAST_WORDS_SECONDS,
         )
         super().__init__(config)
+        self._signals = 0
 
     def serve_on(self, bound: socket.socket) -> bool:
-        """Serve at a bound socket until the end; False when it was the engine that failed."""
+        """Serve at a bound socket until the end; False when the engine failed or a second signal cut it short."""
         self.service.engine.start()
         try:
             with _signals_end_quietly():
                 self.run(sockets=[bound])
         finally:
-            self.service.engine.stop()
-        return self.service.engine.failure is None
+            if not self.force_exit:  # else its thread ends with the process, whatever it is at
+                self.service.engine.stop()
+        return self.service.engine.failure is None and not self.force_exit
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """The first signal begins the end, the second one hurries it, whichever they are."""
+        self._signals += 1
+        super().handle_exit(sig, frame)
+        self.force_exit = self.force_exit or self._signals > 1
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
@@ -100,14 +113,25 @@ class Server(uvicorn.Server):
         return await super().on_tick(counter) or self._failed_long_ago()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Take nothing new, let the engine finish what it has, then close."""
+        """Refuse what is new while the engine finishes what it has, then close."""
+        options, engine = self.service.options, self.service.engine
         self.service.draining = True
-        log("draining", seconds=self.service.options.drain_seconds)
-        self.service.engine.drain(self.service.options.drain_seconds)
-        await super().shutdown(sockets)
+        log("draining", seconds=options.drain_seconds)
+        engine.drain(options.drain_seconds)
+        grace = time.monotonic() + (options.grace_seconds if self._signals else 0.0)
+        while (engine.alive or time.monotonic() < grace) and not self.force_exit:
+            await asyncio.sleep(TICK_SECONDS)
         if self.force_exit:
-            self.service.engine.drain(0)
-        await asyncio.to_thread(self.service.engine.stop)
+            await self._hurry()
+        await super().shutdown(sockets)
+
+    async def _hurry(self) -> None:
+        """Tell everybody that it is over, and wait no longer than that takes."""
+        log("cut short", logging.WARNING)
+        self.service.engine.drain(0)
+        until = time.monotonic() + HURRY_SECONDS
+        while self.server_state.tasks and time.monotonic() < until:
+            await asyncio.sleep(TICK_SECONDS)
 
     def _failed_long_ago(self) -> bool:
         engine = self.service.engine

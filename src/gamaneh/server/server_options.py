@@ -32,6 +32,7 @@ class ServerOptions:
             None leaves it to the context.
         request_seconds: longest time for one request, queueing included.
         drain_seconds: how long a server that is told to end goes on with what it has.
+        grace_seconds: how long a server that a signal told to end goes on listening at least, to refuse with 503.
         failure_seconds: how long a server whose engine failed says so before it exits.
         stall_seconds: a step that takes longer makes the server unhealthy.
         unknown_fields: `refuse` refuses a request with a field that there is not; `warn` logs it and goes on.
@@ -54,6 +55,7 @@ class ServerOptions:
     max_output_tokens: int | None = None
     request_seconds: float = 600.0
     drain_seconds: float = 30.0
+    grace_seconds: float = 1.0
     failure_seconds: float = 5.0
     stall_seconds: float = 120.0
     unknown_fields: str = "refuse"
@@ -86,6 +88,7 @@ _CHECKS: Mapping[str, tuple[str, Callable[[Any], bool]]] = {
     "max_output_tokens": _at_least(1),
     "request_seconds": ("must be above 0", lambda value: value > 0),
     "drain_seconds": _at_least(0),
+    "grace_seconds": _at_least(0),
     "failure_seconds": _at_least(0),
     "stall_seconds": ("must be above 0", lambda value: value > 0),
     "unknown_fields": (f"must be one of {', '.join(UNKNOWN_FIELDS)}", lambda value: value in UNKNOWN_FIELDS),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import ipaddress
 import logging
 import re
@@ -22,6 +24,9 @@ OTHER = "other"
 
 REQUEST_ID = "x-request-id"
 _SAFE_ID = re.compile(r"[\x21-\x7e]{1,128}")
+
+LAST_WORD_SECONDS = 0.2
+"""How long a request that is cut off may take to hear of it."""
 
 MOST_LOGGED = 4000
 """Characters of a traceback that are logged: its end, which tells most."""
@@ -90,6 +95,12 @@ class Watch:
             await self.app(scope, receive, counting)
         except ApiError as error:
             await error.response()(scope, receive, counting)
+        except asyncio.CancelledError:  # the server ends, and waits for this one no longer
+            log("cut off", logging.WARNING, route=route, request_id=passage.request_id)
+            if status == 0:
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(LAST_WORD_SECONDS):
+                        await _ending().response()(scope, receive, counting)
         except Exception as error:  # nothing may leave a request without an answer, or a fault without a line
             text = "".join(traceback.format_exception(error))[-MOST_LOGGED:]
             log("fault", logging.ERROR, request_id=passage.request_id, route=route, exception=text)
@@ -149,6 +160,10 @@ def _name_of(host: str) -> str:
 def _request_id(headers: Headers) -> str:
     given = headers.get(REQUEST_ID, "")
     return given if _SAFE_ID.fullmatch(given) else uuid.uuid4().hex
+
+
+def _ending() -> ApiError:
+    return ApiError(503, "the server is ending", code="engine_stopped", headers={"Connection": "close"})
 
 
 def _fault(request_id: str) -> ApiError:
