@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -20,6 +21,9 @@ from gamaneh.heads.artifact import Provenance, mark_target, save_artifact
 from gamaneh.options import SamplingParams
 from gamaneh.proposers.distilled import About, write_about
 from gamaneh.testing import tiny_heads, tiny_model
+
+sys.path.append(str(Path(__file__).parents[1] / "docs"))
+from tiny_catalogue import write_tiny_gguf
 
 TARGET = tiny_model("llama")
 
@@ -82,6 +86,22 @@ def test_inspect_tells_what_a_distilled_draft_model_is(tmp_path: Path) -> None:
         assert words in shown, words
     assert (values["kind"], values["weights"]) == ("draft_model", 12)
     assert values["bytes"] == (tmp_path / "model.safetensors").stat().st_size
+
+
+@pytest.mark.parametrize("named", ["file", "folder"])
+def test_inspect_describes_a_model(named: str, tmp_path: Path) -> None:
+    file = write_tiny_gguf(tmp_path / "tiny.gguf", seed=0)
+    where = file if named == "file" else tmp_path
+    values = json.loads(inspect(where, "--json").stdout)
+    assert (values["kind"], values["name"], values["path"]) == ("model", "tiny", str(file))
+    assert values["end_tokens"] and values["bytes"] > 0
+    shown = inspect(where).stdout
+    assert values["family"] in shown and f"{values['layers']} layers of {values['hidden_size']}" in shown
+
+
+def test_inspect_refuses_a_damaged_model_by_its_file(tmp_path: Path) -> None:
+    (tmp_path / "tiny.gguf").write_bytes(b"GGUF")
+    assert "tiny.gguf must be a whole GGUF file" in inspect(tmp_path / "tiny.gguf", status=2).stderr
 
 
 def test_inspect_refuses_a_distilled_draft_model_with_damaged_weights(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from gguf_models import as_gguf
 from hf_models import hf_logits, hf_model, our_logits, save
 from test_tokenizer import byte_level
 
+from gamaneh.bench.engines import as_tokens
 from gamaneh.errors import CorruptModel, InvalidOption, ModelError, UnsupportedModel
 from gamaneh.models import fetch, loading
 from gamaneh.models.canonical import weight_shapes
@@ -206,6 +207,25 @@ def test_a_config_beside_a_gguf_file_is_no_second_model(file: Path) -> None:
     assert load(file.parent).path == file
 
 
+# -- the begin token ---------------------------------------------------------------------------
+
+
+def test_the_begin_token_stands_once_in_front_on_every_way_in(tmp_path: Path) -> None:
+    draft = as_gguf(hf_model("llama 2"), "llama")
+    template = "{{ bos_token }}{% for message in messages %}{{ message.content }}{% endfor %}"
+    draft.metadata |= byte_level(add_bos_token=True) | {"tokenizer.chat_template": template}
+    tokenizer = load(draft.write(tmp_path / "tiny.gguf")).tokenizer
+    ways = {
+        "text": tokenizer.encode("hello"),
+        "text that begins with it": tokenizer.encode("<|endoftext|>hello"),
+        "chat": tokenizer.chat([{"role": "user", "content": "hello"}]),
+        "bench": as_tokens(tokenizer, "<|endoftext|>hello", chat=False),
+    }
+    assert {name: list(ids) for name, ids in ways.items()} == dict.fromkeys(
+        ways, [0, *tokenizer.encode("hello", False)]
+    )
+
+
 # -- precision and device -------------------------------------------------------------------
 
 
@@ -289,7 +309,7 @@ def test_a_name_that_was_not_pulled_says_how_to(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_an_unknown_name_is_refused() -> None:
-    with pytest.raises(ModelError, match="'no-such-model'"):
+    with pytest.raises(ModelError, match=r"a file or folder, a hub id or one of the catalogue's .*'no-such-model'"):
         resolve("no-such-model")
 
 

@@ -1,9 +1,11 @@
-"""`gamaneh inspect`: what was trained, for which target, and how good it is."""
+"""`gamaneh inspect`: what a model is; of what was trained, for which target and how good it is."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import closing
 from dataclasses import asdict
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -14,10 +16,12 @@ from gamaneh.cli.options import JsonFlag
 from gamaneh.cli.terminal import output, print_json
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from gamaneh.heads.artifact import Artifact
     from gamaneh.proposers.distilled import About
+
+
+MODEL = "model"
+"""Kind of what was not trained here."""
 
 
 @command
@@ -26,27 +30,83 @@ def inspect_artifact(
         str,
         typer.Argument(
             metavar="ARTIFACT",
-            help="A folder of heads or of a distilled draft model, or a name of heads that come along.",
+            help="A model, a folder of heads or of a distilled draft model, or a name of heads that come along.",
             show_default=False,
         ),
     ],
     as_json: JsonFlag = False,
 ) -> None:
-    """Tell what was trained, for which target, how it was made and how good it is."""
-    from gamaneh.heads.locate import locate_heads
-    from gamaneh.proposers.distilled import is_distilled
-
-    path = locate_heads(artifact)
-    facts = {"path": str(path), **(_draft_model(path) if is_distilled(path) else _heads(path))}
+    """Tell what a model is; of what was trained, for which target, how it was made and how good it is."""
+    facts = _model(artifact) if _is_model(artifact) else _trained(artifact)
     if as_json:
         print_json(facts)
         return
     table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
     table.add_column(no_wrap=True)
     table.add_column()
-    for name, value in _lines(facts):
+    for name, value in _model_lines(facts) if facts["kind"] == MODEL else _lines(facts):
         table.add_row(name, value)
     output().print(table)
+
+
+def _is_model(artifact: str) -> bool:
+    """Whether a file, a folder or a catalogue name stands for a model, and not for something trained for one."""
+    from gamaneh.heads.locate import are_heads
+    from gamaneh.models.catalogue import names
+    from gamaneh.proposers.distilled import is_distilled
+
+    path = Path(artifact).expanduser()
+    if not path.is_dir():
+        return path.is_file() or artifact in names()
+    if is_distilled(path) or are_heads(path):
+        return False
+    return any(path.glob("*.gguf")) or (path / "config.json").is_file()
+
+
+def _model(artifact: str) -> dict[str, Any]:
+    from gamaneh.models.loading import open_model
+
+    with closing(open_model(artifact)) as opened:
+        config, tokenizer = opened.config, opened.tokenizer
+        return {
+            "path": str(opened.path),
+            "kind": MODEL,
+            "name": opened.name,
+            "family": config.family,
+            "layers": config.num_layers,
+            "hidden_size": config.hidden_size,
+            "heads": config.num_heads,
+            "kv_heads": config.num_kv_heads,
+            "head_dim": config.head_dim,
+            "vocab_size": config.vocab_size,
+            "max_context": config.max_context,
+            "tied_embedding": config.tied_embedding,
+            "formats": list(opened.tensors.formats),
+            "bytes": opened.tensors.nbytes,
+            "end_tokens": {token: tokenizer.token_text(token) for token in config.eos_ids},
+            "begin_token": None if tokenizer.bos_id is None else tokenizer.token_text(tokenizer.bos_id),
+            "chat_template": tokenizer.backend.chat_template is not None,
+        }
+
+
+def _model_lines(facts: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    yield "kind", facts["kind"]
+    yield "name", facts["name"]
+    yield "shape", f"{facts['family']}, {facts['layers']} layers of {facts['hidden_size']}"
+    yield "", f"{facts['heads']} heads of {facts['head_dim']}, {facts['kv_heads']} of keys and values"
+    yield "tokens", f"{facts['vocab_size']}, context {facts['max_context']}"
+    yield "weights", f"{', '.join(facts['formats'])}; {facts['bytes'] / 1e6:.1f} MB"
+    yield "ends with", ", ".join(f"{text} ({token})" for token, text in facts["end_tokens"].items()) or "nothing"
+    yield "begins with", facts["begin_token"] or "nothing"
+    yield "chat template", "yes" if facts["chat_template"] else "no"
+
+
+def _trained(artifact: str) -> dict[str, Any]:
+    from gamaneh.heads.locate import locate_heads
+    from gamaneh.proposers.distilled import is_distilled
+
+    path = locate_heads(artifact)
+    return {"path": str(path), **(_draft_model(path) if is_distilled(path) else _heads(path))}
 
 
 def _heads(path: Path) -> dict[str, Any]:

@@ -13,6 +13,7 @@ import torch
 
 from gamaneh.errors import CorruptModel, InvalidOption, ModelError, OutOfMemory, UnsupportedModel
 from gamaneh.models.canonical import ModelTensors, read_all, with_own_head
+from gamaneh.models.catalogue import names
 from gamaneh.models.config import DecoderConfig
 from gamaneh.models.decoder import Decoder
 from gamaneh.models.end_tokens import end_ids, folder_ends
@@ -327,6 +328,9 @@ def _from_hub(name: str) -> Path:
 def _from_catalogue(name: str) -> Path:
     from gamaneh.models import fetch
 
+    if name not in names():
+        known = ", ".join(names())
+        raise ModelError(f"model must be a file or folder, a hub id or one of the catalogue's ({known}), got {name!r}")
     path = fetch.find(name)
     if path is None:
         raise ModelError(f"model {name} must be fetched first: gamaneh pull {name}")
