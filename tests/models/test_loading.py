@@ -221,9 +221,8 @@ def test_the_begin_token_stands_once_in_front_on_every_way_in(tmp_path: Path) ->
         "chat": tokenizer.chat([{"role": "user", "content": "hello"}]),
         "bench": as_tokens(tokenizer, "<|endoftext|>hello", chat=False),
     }
-    assert {name: list(ids) for name, ids in ways.items()} == dict.fromkeys(
-        ways, [0, *tokenizer.encode("hello", False)]
-    )
+    expected = [0, *tokenizer.encode("hello", special=False)]
+    assert {name: ids for name, ids in ways.items() if ids != expected} == {}
 
 
 # -- precision and device -------------------------------------------------------------------

@@ -123,7 +123,8 @@ def _typed(values: Mapping[str, Any]) -> dict[str, Any]:
     if isinstance(values.get("hidden_layers"), list):
         typed["hidden_layers"] = tuple(values["hidden_layers"])
     if isinstance(values.get("rope"), dict):
-        typed["rope"] = from_mapping(RopeSpec, values["rope"])
+        rope = dict(values["rope"])
+        typed["rope"] = from_mapping(RopeSpec, rope | {"divisors": tuple(rope.get("divisors", ()))})
     return typed
 
 
