@@ -15,7 +15,7 @@ from gamaneh.core import Use
 from gamaneh.errors import BadLogits
 from gamaneh.options import SamplingParams
 from gamaneh.sampling.pipeline import RequestSampler
-from gamaneh.sampling.stacked import Row, picks, probabilities, stacked
+from gamaneh.sampling.stacked import LogitRow, picks, probabilities, stacked
 
 MIXED = st.builds(
     SamplingParams,
@@ -47,7 +47,7 @@ def sampler_of(params: SamplingParams, vocab: int, seed: int, masked: bool = Fal
     )
 
 
-def row_by_row(logits: Tensor, row: Row) -> tuple[int | None, Tensor | None]:
+def row_by_row(logits: Tensor, row: LogitRow) -> tuple[int | None, Tensor | None]:
     try:
         scores = row.sampler.scores(logits[row.at], row.path)
         return row.sampler.pick(scores, row.position, Use.TARGET), row.sampler.probs(scores)
@@ -83,10 +83,10 @@ def test_every_mixture_of_parameters(
     logits = (logits.round() if tied else logits).to(dtype)
     if bad is not None:
         logits[count // 2] = bad
-    rows: list[Row] = []
+    rows: list[LogitRow] = []
     for at, (params, masked, own) in enumerate(requests):
         sampler = sampler_of(params, vocab, seed + at, masked)
-        rows += [Row(len(rows) + node, sampler, (3, 1, 2)[:node], 4 + node) for node in range(own)]
+        rows += [LogitRow(len(rows) + node, sampler, (3, 1, 2)[:node], 4 + node) for node in range(own)]
 
     expected = [row_by_row(logits, row) for row in rows]
 
@@ -102,7 +102,7 @@ def test_every_mixture_of_parameters(
 def test_a_real_vocabulary(options: dict[str, float], spread: float) -> None:
     logits = torch.randn(20, 49_153, generator=torch.Generator().manual_seed(3)) * spread
     sampler = sampler_of(SamplingParams(**options), 49_153, 7)
-    rows = [Row(at, sampler, (), 4 + at) for at in range(20)]
+    rows = [LogitRow(at, sampler, (), 4 + at) for at in range(20)]
 
     assert picks(logits, rows) == [row_by_row(logits, row)[0] for row in rows]
 
@@ -111,7 +111,7 @@ def test_a_real_vocabulary(options: dict[str, float], spread: float) -> None:
 def test_a_row_comes_to_the_same_whatever_is_beside_it(options: dict[str, float]) -> None:
     logits = torch.randn(9, 4000, generator=torch.Generator().manual_seed(5)) * 3
     sampler = sampler_of(SamplingParams(**options), 4000, 7)
-    rows = [Row(at, sampler, (), 4 + at) for at in range(9)]
+    rows = [LogitRow(at, sampler, (), 4 + at) for at in range(9)]
     together, probs = picks(logits, rows), probabilities(logits, rows)
 
     for row in rows:
@@ -123,7 +123,7 @@ def test_the_logits_stay_as_they_are() -> None:
     logits = torch.randn(3, 300)
     before = logits.clone()
     sampler = sampler_of(SamplingParams(temperature=0.8, top_k=4, frequency_penalty=1.0), 300, 1)
-    rows = [Row(at, sampler, (), at) for at in range(3)]
+    rows = [LogitRow(at, sampler, (), at) for at in range(3)]
     picks(logits, rows)
     probabilities(logits, rows)
 

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from gamaneh.core import ROOT, Draft, Rule, Use, Verdict
 from gamaneh.sampling.pipeline import RequestSampler
-from gamaneh.sampling.stacked import Row, picks, probabilities, stacked
+from gamaneh.sampling.stacked import LogitRow, picks, probabilities, stacked
 
 
 class DraftRows:
@@ -41,9 +41,9 @@ class DraftRows:
         position = self._positions[0]
         return kept, DraftRows(logits, self.draft.cut(max_depth), self._sampler, position, logits.shape[1])
 
-    def row(self, node: int, first: int) -> Row:
+    def row(self, node: int, first: int) -> LogitRow:
         """The row of the token that follows `node`, where the root's is the row `first`."""
-        return Row(first + 1 + node, self._sampler, self.draft.path_tokens(node), self._positions[1 + node])
+        return LogitRow(first + 1 + node, self._sampler, self.draft.path_tokens(node), self._positions[1 + node])
 
     def scores(self, node: int) -> Tensor:
         """`[vocab]` scores for the token that follows `node` (`ROOT` for the first)."""

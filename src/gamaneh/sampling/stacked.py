@@ -28,7 +28,7 @@ ROWS_AT_ONCE = 8
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class LogitRow:
     """One row whose token is asked for.
 
     Args:
@@ -59,7 +59,7 @@ def _offset(first: Tensor, rows: int) -> int:
     return int(first.storage_offset() + rows * first.stride(0))
 
 
-def picks(logits: Tensor, rows: Sequence[Row]) -> list[int | None]:
+def picks(logits: Tensor, rows: Sequence[LogitRow]) -> list[int | None]:
     """The target's token of each row, as `RequestSampler.pick` draws it with `Use.TARGET`.
 
     Args:
@@ -68,7 +68,7 @@ def picks(logits: Tensor, rows: Sequence[Row]) -> list[int | None]:
     Returns:
         None for a row from which nothing can be chosen: row by row it raises `BadLogits`.
     """
-    found: dict[Row, int | None] = {}
+    found: dict[LogitRow, int | None] = {}
     for group in _groups(rows):
         if _gains_nothing(logits, group):
             found |= {row: _pick(logits, row) for row in group}
@@ -80,9 +80,9 @@ def picks(logits: Tensor, rows: Sequence[Row]) -> list[int | None]:
     return [found.get(row) for row in rows]
 
 
-def probabilities(logits: Tensor, rows: Sequence[Row]) -> list[Tensor | None]:
+def probabilities(logits: Tensor, rows: Sequence[LogitRow]) -> list[Tensor | None]:
     """The target's probabilities `[vocab]` of each row, as `RequestSampler.probs` gives them; None as in `picks`."""
-    found: dict[Row, Tensor | None] = {}
+    found: dict[LogitRow, Tensor | None] = {}
     for members, values in (part for group in _groups(rows) for part in _parts(logits, group)):
         params = members[0].sampler.params
         probs = _certain(values) if params.greedy else _scored(values, params).softmax(1)
@@ -99,9 +99,9 @@ def argmax(rows: Tensor) -> Tensor:
     return _valid(ids.gather(1, best).squeeze(1), values.gather(1, best).squeeze(1))
 
 
-def _groups(rows: Sequence[Row]) -> list[list[Row]]:
+def _groups(rows: Sequence[LogitRow]) -> list[list[LogitRow]]:
     """Rows that are treated alike."""
-    groups: dict[object, list[Row]] = {}
+    groups: dict[object, list[LogitRow]] = {}
     for row in rows:
         groups.setdefault(_kind(row.sampler), []).append(row)
     return list(groups.values())
@@ -114,18 +114,18 @@ def _kind(sampler: RequestSampler) -> object:
     return sampler.edits_logits, settings
 
 
-def _gains_nothing(logits: Tensor, group: Sequence[Row]) -> bool:
+def _gains_nothing(logits: Tensor, group: Sequence[LogitRow]) -> bool:
     """Where there is no round trip to save, and an argmax costs less than putting its rows together."""
     sampler = group[0].sampler
     apart = sampler.edits_logits or not _are_neighbours(group)
     return logits.device.type == "cpu" and (len(group) == 1 or (sampler.greedy and apart))
 
 
-def _are_neighbours(rows: Sequence[Row]) -> bool:
+def _are_neighbours(rows: Sequence[LogitRow]) -> bool:
     return [row.at for row in rows] == list(range(rows[0].at, rows[0].at + len(rows)))
 
 
-def _parts(logits: Tensor, group: Sequence[Row]) -> Iterator[tuple[Sequence[Row], Tensor]]:
+def _parts(logits: Tensor, group: Sequence[LogitRow]) -> Iterator[tuple[Sequence[LogitRow], Tensor]]:
     """A few rows at a time, with their logits `[num_rows, vocab]` after edits."""
     sampler = group[0].sampler
     size = len(group) if sampler.greedy and not sampler.edits_logits else ROWS_AT_ONCE
@@ -138,8 +138,8 @@ def _parts(logits: Tensor, group: Sequence[Row]) -> Iterator[tuple[Sequence[Row]
             yield rows, _selected(logits, rows)
 
 
-def _edited(logits: Tensor, rows: Sequence[Row]) -> dict[Row, Tensor]:
-    edited: dict[Row, Tensor] = {}
+def _edited(logits: Tensor, rows: Sequence[LogitRow]) -> dict[LogitRow, Tensor]:
+    edited: dict[LogitRow, Tensor] = {}
     for row in rows:
         # A mask may raise what it likes; it does so again where the row is reached, and ends that request alone.
         with suppress(Exception):
@@ -147,13 +147,13 @@ def _edited(logits: Tensor, rows: Sequence[Row]) -> dict[Row, Tensor]:
     return edited
 
 
-def _selected(logits: Tensor, rows: Sequence[Row]) -> Tensor:
+def _selected(logits: Tensor, rows: Sequence[LogitRow]) -> Tensor:
     if _are_neighbours(rows):
         return logits[rows[0].at : rows[0].at + len(rows)]
     return logits[torch.tensor([row.at for row in rows], device=logits.device)]
 
 
-def _pick(logits: Tensor, row: Row) -> int | None:
+def _pick(logits: Tensor, row: LogitRow) -> int | None:
     with suppress(Exception):
         return row.sampler.pick(row.sampler.scores(logits[row.at], row.path), row.position, Use.TARGET)
     return None
@@ -162,7 +162,7 @@ def _pick(logits: Tensor, row: Row) -> int | None:
 # Draws
 
 
-def _drawn(values: Tensor, rows: Sequence[Row], params: SamplingParams) -> Tensor:
+def _drawn(values: Tensor, rows: Sequence[LogitRow], params: SamplingParams) -> Tensor:
     """Argmax of scores + noise in each row of edited logits, -1 where no score is finite."""
     signed = [noise.signed(noise.key(row.sampler.seed_for(Use.TARGET), row.position, Use.TARGET)) for row in rows]
     keys = torch.tensor(signed, device=values.device).unsqueeze(1)
