@@ -74,7 +74,7 @@ class TestKeys:
             running.http.post("/v1/completions", json=body, headers={"Authorization": f"Bearer {key}"})
 
         def look(key: str) -> Future[Any]:
-            client = running.service.keys.identify(f"Bearer {key}")
+            client = running.service.keys.identify({"authorization": f"Bearer {key}"})
             return running.service.engine.call(lambda: speculation_state(running.engine, client)["requests"])
 
         def seen() -> list[int]:

@@ -73,22 +73,22 @@ class KeyRing:
     def __len__(self) -> int:
         return len(self._hashes)
 
-    def identify(self, authorization: str | None) -> Client:
-        """The client that an `Authorization` header names.
+    def identify(self, headers: Mapping[str, str]) -> Client:
+        """The client that the header `Authorization`, or else `x-api-key`, names.
 
         Raises:
             ApiError: 401, there is no such key.
         """
         if not self._hashes:
             return Client()
-        scheme, _, key = (authorization or "").partition(" ")
+        scheme, _, key = (headers.get("authorization") or f"Bearer {headers.get('x-api-key', '')}").partition(" ")
         digest = hashlib.sha256(key.strip().encode()).digest()
         # All hashes are compared, so that the time tells nothing about where a match is.
         matches = [name for name, known in self._hashes.items() if hmac.compare_digest(known, digest)]
         if scheme.lower() != "bearer" or not matches:
             raise ApiError(
                 401,
-                "an API key must be given as 'Authorization: Bearer KEY', and be one of this server's",
+                "an API key of this server must be given as 'Authorization: Bearer KEY' or 'x-api-key: KEY'",
                 code="invalid_api_key",
                 headers={"WWW-Authenticate": "Bearer"},
             )
@@ -160,6 +160,10 @@ class Gate:
             )
         self.taken += count
         self._by_client[client.name] += count
+
+    def most_for(self, client: Client) -> int:
+        """Most answers that one client can ever have at once."""
+        return self.capacity if self.per_key is None or not client.name else min(self.capacity, self.per_key)
 
     def give_back(self, client: Client, count: int, seconds: float | None) -> None:
         """Give back what `take` took."""

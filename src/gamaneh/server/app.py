@@ -17,6 +17,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route as HttpRoute
 
+from gamaneh import __version__
 from gamaneh.engine.engine import Engine
 from gamaneh.errors import EngineStopped
 from gamaneh.server.access import Client
@@ -25,12 +26,13 @@ from gamaneh.server.exchange import exchange
 from gamaneh.server.playground import routes as page_routes
 from gamaneh.server.schemas import shown_value
 from gamaneh.server.service import Route, Service
+from gamaneh.server.tokenizing import Tokenizing
 from gamaneh.server.watch import REQUEST_ID, Watch, hosts_of
 
 
 def build_app(service: Service) -> Starlette:
     """The application that serves `service`, whose engine somebody else starts and stops."""
-    routes = [*_answering(service), *_telling(service), *page_routes()]
+    routes = [*_answering(service), *_telling(service), *Tokenizing(service).routes(), *page_routes()]
     options = service.options
     watch = Middleware(
         Watch,
@@ -71,6 +73,7 @@ def _telling(service: Service) -> Iterator[HttpRoute]:
     yield HttpRoute("/v1/models", state.models)
     yield HttpRoute("/v1/models/{model:path}", state.model)
     yield HttpRoute("/v1/speculation", state.speculation)
+    yield HttpRoute("/version", state.version)
     yield HttpRoute("/health", state.health)
     yield HttpRoute("/ready", state.ready)
     yield HttpRoute("/metrics", state.metrics)
@@ -98,6 +101,10 @@ class _State:
             message = f"model must be {self.service.model}, got {shown_value(name)}"
             raise ApiError(404, message, param="model", code="model_not_found")
         return JSONResponse(self._model())
+
+    async def version(self, request: Request) -> Response:
+        """What serves here."""
+        return JSONResponse({"version": __version__})
 
     async def health(self, request: Request) -> Response:
         """Whether the engine lives; asking costs it nothing."""
@@ -132,7 +139,7 @@ class _State:
         return JSONResponse(state)
 
     def _identify(self, request: Request) -> Client:
-        return self.service.keys.identify(request.headers.get("authorization"))
+        return self.service.keys.identify(request.headers)
 
     def _model(self) -> dict[str, Any]:
         engine = self.service.engine.engine

@@ -17,7 +17,7 @@ from gamaneh import core
 from gamaneh.core import StepOutput
 from gamaneh.errors import EngineStopped, InvalidRequest
 from gamaneh.server.access import Client, Ticket
-from gamaneh.server.api_errors import NO_RETRY, ApiError, failed, from_engine_stopped, from_invalid_request
+from gamaneh.server.api_errors import NO_RETRY, ApiError, failed, from_engine_stopped, from_invalid_request, invalid
 from gamaneh.server.choice import Choice, Delta
 from gamaneh.server.explain import approximation, output_tokens_of, speculation_metrics, usage_of
 from gamaneh.server.logs import log
@@ -41,7 +41,7 @@ async def exchange(service: Service, route: Route, request: Request) -> Response
     """
     if service.draining:
         raise ApiError(503, "the server is ending", code="engine_stopped", headers={"Retry-After": "5"})
-    client = service.keys.identify(request.headers.get("authorization"))
+    client = service.keys.identify(request.headers)
     ticket = service.gate.enter(client)
     life = Exchange(service, route, client, ticket, passage_of(request.scope))
     try:
@@ -129,15 +129,12 @@ class Exchange:
 
     async def _prepare(self, request: Request) -> Prepared:
         """Read, parse and tokenise; the last two in a thread, since they may take long."""
-        limit = self.service.options.max_body_bytes
-        try:
-            async with asyncio.timeout(BODY_SECONDS):
-                body = await read_body(request.stream(), request.headers.get("content-length"), limit)
-        except TimeoutError as error:
-            message = f"the body must arrive within {BODY_SECONDS:g} seconds"
-            raise ApiError(408, message, code="request_timeout", headers=NO_RETRY) from error
+        body = await receive_body(request, self.service.options.max_body_bytes)
         prepared = await asyncio.to_thread(self.route.prepare, body, self.client)
-        self.ticket.grow(len(prepared.choices) - 1)
+        count, most = len(prepared.choices), self.service.gate.most_for(self.client)
+        if count > most:
+            raise invalid("n", f"n times the number of prompts must be at most {most}, got {count}")
+        self.ticket.grow(count - 1)
         self.prepared = prepared
         return prepared
 
@@ -263,6 +260,20 @@ class Exchange:
         decode = self.service.tokenizer.decode
         prompts = [decode(choice.job.prompt, skip_special=False) for choice in self.choices]
         return {"prompts": prompts, "outputs": ["".join(choice.pieces) for choice in self.choices]}
+
+
+async def receive_body(request: Request, limit: int) -> bytes:
+    """The body of a request, which must be there in time.
+
+    Raises:
+        ApiError: 408, it took too long; 413, it is longer than `limit` bytes.
+    """
+    try:
+        async with asyncio.timeout(BODY_SECONDS):
+            return await read_body(request.stream(), request.headers.get("content-length"), limit)
+    except TimeoutError as error:
+        message = f"the body must arrive within {BODY_SECONDS:g} seconds"
+        raise ApiError(408, message, code="request_timeout", headers=NO_RETRY) from error
 
 
 async def read_body(chunks: AsyncIterator[bytes], declared: str | None, limit: int) -> bytes:

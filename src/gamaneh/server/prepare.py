@@ -21,6 +21,7 @@ from gamaneh.server.parameters import capped, for_choice, sampling_params, specu
 from gamaneh.server.schemas import (
     ChatRequest,
     CompletionRequest,
+    Message,
     Reading,
     Sampling,
     SpeculationFields,
@@ -216,6 +217,24 @@ class Preparation:
         if fewest > allowed:
             message = f"{field} must have at most {allowed} tokens, got at least {fewest}"
             raise invalid(field, message, "context_length_exceeded" if fewest > self.max_context else "prompt_too_long")
+
+    def read(self, text: str, *, special: bool) -> list[int]:
+        """Token ids of a text.
+
+        Raises:
+            ApiError: 400, it is far longer than the context.
+        """
+        self._check_size([text], "prompt")
+        return self.tokenizer.encode(text, special)
+
+    def read_messages(self, messages: Sequence[Message]) -> list[int]:
+        """Token ids of a conversation, up to where the answer begins.
+
+        Raises:
+            ApiError: 400, it is far longer than the context, or the chat template refuses it.
+        """
+        self._check_size((message.content or "" for message in messages), "messages")
+        return _refusing(lambda: self.tokenizer.chat(template_messages(messages), None))
 
     def _prompt(self, prompt: str | list[int]) -> tuple[list[int], str | None]:
         if isinstance(prompt, str):
