@@ -7,10 +7,10 @@ from dataclasses import replace
 
 import pytest
 
-from gamaneh.bench.audit.findings import Audit, Check, Outcome
+from gamaneh.bench.audit.findings import Audit, AuditCheck, Outcome
 from gamaneh.bench.audit.law import check_law
+from gamaneh.bench.audit.lossless import GREEDY, LAW, SEEDED, AuditEffort, audit
 from gamaneh.bench.audit.parity import check_parity
-from gamaneh.bench.audit.run import GREEDY, LAW, SEEDED, Effort, audit
 from gamaneh.bench.audit.subject import Case, Subject
 from gamaneh.bench.result import Setup
 from gamaneh.core import EMPTY_DRAFT, Draft, Proposer
@@ -27,7 +27,7 @@ TARGET, NOISE = hashed(VOCAB, 1.0), hashed(VOCAB, 0.8)
 CASES = [Case("one", [1, 2, 3]), Case("two", [4]), Case("three", [5, 6])]
 SAMPLING = SamplingParams(temperature=1.0, max_tokens=24)
 GREEDY_SAMPLING = replace(SAMPLING, temperature=0.0)
-EFFORT = Effort(draws=60, length=5)
+EFFORT = AuditEffort(draws=60, length=5)
 SETUP = Setup("scripted", "float32", "cpu", "draft_model", 3, "auto", True, True, 1)
 
 
@@ -62,19 +62,19 @@ def subject(speculative: Engine | None = None, plain: Engine | None = None, **op
     return Subject(plain or engine(), speculative or engine(draft=DRAFT, **options), CASES, seed=7)
 
 
-def audited(one: Subject, sampling: SamplingParams = SAMPLING, effort: Effort = EFFORT) -> Audit:
+def audited(one: Subject, sampling: SamplingParams = SAMPLING, effort: AuditEffort = EFFORT) -> Audit:
     return audit(one, sampling, SETUP, effort)
 
 
-def greedy(one: Subject) -> Check:
+def greedy(one: Subject) -> AuditCheck:
     return check_parity(GREEDY, one, GREEDY_SAMPLING)
 
 
-def law(one: Subject, sampling: SamplingParams = SAMPLING) -> Check:
+def law(one: Subject, sampling: SamplingParams = SAMPLING) -> AuditCheck:
     return check_law(LAW, one, sampling, EFFORT.draws, EFFORT.length)
 
 
-def named(outcome: Audit, name: str) -> Check:
+def named(outcome: Audit, name: str) -> AuditCheck:
     return next(check for check in outcome.checks if check.name == name)
 
 
@@ -128,7 +128,7 @@ def test_the_law_holds_under_other_exact_rules(rule: str) -> None:
 
 
 def test_a_rule_that_does_not_promise_equal_tokens_is_not_asked_for_them() -> None:
-    outcome = named(audited(subject(rule="rejection"), effort=Effort(2, 2)), SEEDED)
+    outcome = named(audited(subject(rule="rejection"), effort=AuditEffort(2, 2)), SEEDED)
     assert outcome.outcome is Outcome.SKIPPED
     assert outcome.reason == "rule rejection does not promise the tokens of plain decoding"
 
@@ -328,7 +328,7 @@ def test_no_prompt_is_refused() -> None:
 @pytest.mark.parametrize("effort", [{"draws": 1}, {"length": 1}])
 def test_efforts_that_cannot_tell_anything_are_refused(effort: dict[str, int]) -> None:
     with pytest.raises(InvalidOption, match="must be at least 2"):
-        Effort(**effort)
+        AuditEffort(**effort)
 
 
 def test_the_outcome_is_plain_data(honest: Audit) -> None:

@@ -16,7 +16,7 @@ from gamaneh.cli.terminal import Tick, count_bar, output, print_json
 from gamaneh.errors import InvalidOption
 
 if TYPE_CHECKING:
-    from gamaneh.bench.audit.findings import Audit, Check
+    from gamaneh.bench.audit.findings import Audit, AuditCheck
     from gamaneh.bench.audit.subject import Case
     from gamaneh.bench.prompt_set import Prompt
     from gamaneh.engine.llm import LLM
@@ -45,7 +45,7 @@ def audit_losslessness(
     chat: ChatFlag = None,
     as_json: JsonFlag = False,
 ) -> None:
-    """Check that speculation changes nothing of what the target writes, and show the evidence.
+    """AuditCheck that speculation changes nothing of what the target writes, and show the evidence.
 
     Three checks: greedy tokens equal those of plain decoding; seeded tokens do; sampled output follows the
     target's own probabilities. Each is run once more with a fault planted on purpose, which it must find.
@@ -60,13 +60,13 @@ def audit_losslessness(
     sampling.params()
     chosen = _spread(load_prompts(prompts), limit)
 
-    from gamaneh.bench.audit.run import Effort, audit
+    from gamaneh.bench.audit.lossless import AuditEffort, audit
     from gamaneh.bench.audit.subject import Subject
     from gamaneh.bench.engines import describe_setup
     from gamaneh.cli.session import open_llm
     from gamaneh.options import SpeculationOptions
 
-    effort = Effort(samples, sample_tokens)
+    effort = AuditEffort(samples, sample_tokens)
     llm = open_llm(model, proposer, max_batch=batch)
     params = sampling.params(lambda word: llm.tokenizer.encode(word, special=False))
     plain = llm.with_speculation(SpeculationOptions())
@@ -138,7 +138,7 @@ def _table(outcome: Audit) -> Table:
     return table
 
 
-def _planted(check: Check) -> str:
+def _planted(check: AuditCheck) -> str:
     if check.planted is None:
         return "-"
     return "found" if check.planted.found else "not found"
@@ -157,7 +157,7 @@ def _evidence(outcome: Audit) -> Iterator[str]:
     yield f"verdict: {outcome.verdict}"
 
 
-def _tests(check: Check) -> Iterator[str]:
+def _tests(check: AuditCheck) -> Iterator[str]:
     for test in check.tests:
         sign = "below" if test.failed else "above"
         yield f"  {test.name}: p {test.p_value:.2g}, {sign} the bound {test.bound:.2g} ({test.count} values)"
@@ -165,7 +165,7 @@ def _tests(check: Check) -> Iterator[str]:
         yield f"  tokens to which the target gives no probability: {check.impossible}"
 
 
-def _differences(check: Check) -> Iterator[str]:
+def _differences(check: AuditCheck) -> Iterator[str]:
     for part in check.differences[:_LISTED_DIFFERENCES]:
         margin = "unknown" if part.margin is None else f"{part.margin:.4f}"
         yield (

@@ -38,7 +38,7 @@ class Exposure:
 
 
 @dataclass(frozen=True, slots=True)
-class Difference:
+class Departure:
     """Where an output parts from plain decoding.
 
     Args:
@@ -99,7 +99,7 @@ class Planted:
 
 
 @dataclass(frozen=True, slots=True)
-class Check:
+class AuditCheck:
     """One question and its answer, with the evidence.
 
     Args:
@@ -114,7 +114,7 @@ class Check:
     outcome: Outcome
     reason: str
     exposure: Exposure = Exposure()
-    differences: tuple[Difference, ...] = ()
+    differences: tuple[Departure, ...] = ()
     rounding: float | None = None
     tests: tuple[StatisticalTest, ...] = ()
     impossible: int = 0
@@ -126,7 +126,7 @@ class Audit:
     """All checks of one target, proposer and sampling."""
 
     verdict: Outcome
-    checks: tuple[Check, ...]
+    checks: tuple[AuditCheck, ...]
     setup: Setup
     machine: Machine
     version: str
@@ -137,7 +137,7 @@ class Audit:
         return asdict(self)
 
 
-def overall(checks: Sequence[Check]) -> Outcome:
+def overall(checks: Sequence[AuditCheck]) -> Outcome:
     """Fail if anything failed, pass if something passed and nothing is open."""
     outcomes = {check.outcome for check in checks}
     if Outcome.FAIL in outcomes:

@@ -8,10 +8,8 @@ from dataclasses import replace
 
 import torch
 
-from gamaneh.bench.audit.answers import Answer, Question, ask, exposure, refuse_failures
-from gamaneh.bench.audit.findings import Check, Difference, Exposure, Outcome, Planted
-from gamaneh.bench.audit.judges import Dictated
-from gamaneh.bench.audit.subject import Fault, Subject
+from gamaneh.bench.audit.findings import AuditCheck, Departure, Exposure, Outcome, Planted
+from gamaneh.bench.audit.subject import Answer, Asked, Dictated, PlantedFault, Subject, ask, exposure, refuse_failures
 from gamaneh.core import ROOT, TargetRows, Use
 from gamaneh.engine.engine import Engine
 from gamaneh.options import SamplingParams
@@ -22,7 +20,7 @@ HEADROOM = 2.0
 """A tie is a margin within so many times the largest change that a batch was seen to make."""
 
 
-def check_parity(name: str, subject: Subject, params: SamplingParams) -> Check:
+def check_parity(name: str, subject: Subject, params: SamplingParams) -> AuditCheck:
     """Answer every prompt plain and alone, and speculatively both alone and all together, and compare.
 
     In shape-invariant execution a single difference fails. Without it, differences are looked at: where
@@ -52,10 +50,10 @@ def check_parity(name: str, subject: Subject, params: SamplingParams) -> Check:
     planted = _plant(subject, questions, plain)
     seen = exposure([answer for answers in ways.values() for answer in answers])
     outcome, reason = _judge(seen, differences, planted)
-    return Check(name, rule, outcome, reason, seen, differences, rounding, planted=planted)
+    return AuditCheck(name, rule, outcome, reason, seen, differences, rounding, planted=planted)
 
 
-def _judge(seen: Exposure, differences: Sequence[Difference], planted: Planted) -> tuple[Outcome, str]:
+def _judge(seen: Exposure, differences: Sequence[Departure], planted: Planted) -> tuple[Outcome, str]:
     wrong = [difference for difference in differences if not difference.tie]
     if wrong:
         return Outcome.FAIL, f"{len(wrong)} of {seen.outputs} outputs are not those of plain decoding"
@@ -69,9 +67,9 @@ def _judge(seen: Exposure, differences: Sequence[Difference], planted: Planted) 
     return Outcome.PASS, f"all {seen.outputs} outputs are those of plain decoding{ties}; the planted fault was found"
 
 
-def _plant(subject: Subject, questions: Sequence[Question], plain: Sequence[Answer]) -> Planted:
+def _plant(subject: Subject, questions: Sequence[Asked], plain: Sequence[Answer]) -> Planted:
     """The same comparison with a faulty rule, one prompt after the other until it shows."""
-    fault = Fault()
+    fault = PlantedFault()
     for question, expected in zip(questions, plain, strict=True):
         (answer,) = ask(subject.speculative, [question], judges=lambda at, own: fault.plant(own), tick=subject.tick)
         if answer.tokens != expected.tokens:
@@ -80,11 +78,11 @@ def _plant(subject: Subject, questions: Sequence[Question], plain: Sequence[Answ
 
 
 def _difference(
-    engine: Engine, way: str, question: Question, plain: Answer, speculative: Answer, rounding: float | None
-) -> Difference:
+    engine: Engine, way: str, question: Asked, plain: Answer, speculative: Answer, rounding: float | None
+) -> Departure:
     position = common_prefix(plain.tokens, speculative.tokens)
     margin = None if speculative.error else _margins(engine, question, plain.tokens[:position])[-1]
-    return Difference(
+    return Departure(
         prompt=question.id,
         way=way,
         position=position,
@@ -96,7 +94,7 @@ def _difference(
     )
 
 
-def _rounding(engine: Engine, questions: Sequence[Question], answers: Sequence[Answer]) -> float:
+def _rounding(engine: Engine, questions: Sequence[Asked], answers: Sequence[Answer]) -> float:
     """Largest change of a margin of plain decoding when its requests run together instead of alone."""
     written = [answer.tokens[:-1] for answer in answers]
     alone = [_margins(engine, *pair) for pair in zip(questions, written, strict=True)]
@@ -109,11 +107,11 @@ def _joined(lists: Sequence[Sequence[float]]) -> Iterator[float]:
     return (value for values in lists for value in values)
 
 
-def _margins(engine: Engine, question: Question, written: Sequence[int]) -> list[float]:
+def _margins(engine: Engine, question: Asked, written: Sequence[int]) -> list[float]:
     return _dictate(engine, [question], [written])[0]
 
 
-def _dictate(engine: Engine, questions: Sequence[Question], written: Sequence[Sequence[int]]) -> list[list[float]]:
+def _dictate(engine: Engine, questions: Sequence[Asked], written: Sequence[Sequence[int]]) -> list[list[float]]:
     """Margins of the target's choice after each beginning of what was written, the whole of it included."""
     judges = [Dictated([*tokens, 0], _margin_of(question)) for question, tokens in zip(questions, written, strict=True)]
     shortened = [
@@ -129,7 +127,7 @@ def _ending(params: SamplingParams, length: int) -> SamplingParams:
     return replace(params, max_tokens=length, min_tokens=min(params.min_tokens, length))
 
 
-def _margin_of(question: Question) -> _Margin:
+def _margin_of(question: Asked) -> _Margin:
     return _Margin(question.params, len(question.prompt))
 
 

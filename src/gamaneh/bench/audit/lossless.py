@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 import gamaneh
-from gamaneh.bench.audit.findings import Audit, Check, Outcome, overall
+from gamaneh.bench.audit.findings import Audit, AuditCheck, Outcome, overall
 from gamaneh.bench.audit.law import check_law
 from gamaneh.bench.audit.parity import check_parity
 from gamaneh.bench.audit.subject import Subject
@@ -20,7 +20,7 @@ _ANSWERS_PER_SAMPLE = 6
 
 
 @dataclass(frozen=True, slots=True)
-class Effort:
+class AuditEffort:
     """How much is asked.
 
     Args:
@@ -42,8 +42,8 @@ class Effort:
         return cases * (parity + (_ANSWERS_PER_SAMPLE * self.draws if sampled else 0))
 
 
-def audit(subject: Subject, sampling: SamplingParams, setup: Setup, effort: Effort) -> Audit:
-    """Check that a proposer changes nothing of what the target writes under these settings.
+def audit(subject: Subject, sampling: SamplingParams, setup: Setup, effort: AuditEffort) -> Audit:
+    """AuditCheck that a proposer changes nothing of what the target writes under these settings.
 
     Args:
         sampling: with temperature 0 only greedy parity is checked. Its seed is not read: every prompt
@@ -63,7 +63,7 @@ def audit(subject: Subject, sampling: SamplingParams, setup: Setup, effort: Effo
     return Audit(overall(checks), checks, setup, describe_machine(), gamaneh.__version__, subject.seed)
 
 
-def _seeded(subject: Subject, sampling: SamplingParams) -> Check:
+def _seeded(subject: Subject, sampling: SamplingParams) -> AuditCheck:
     if sampling.greedy:
         return _skipped(SEEDED, "", "temperature 0 leaves nothing to sample")
     rule = subject.rule(replace(sampling, seed=0))
@@ -72,11 +72,11 @@ def _seeded(subject: Subject, sampling: SamplingParams) -> Check:
     return check_parity(SEEDED, subject, sampling)
 
 
-def _law(subject: Subject, sampling: SamplingParams, effort: Effort) -> Check:
+def _law(subject: Subject, sampling: SamplingParams, effort: AuditEffort) -> AuditCheck:
     if sampling.greedy:
         return _skipped(LAW, "", "temperature 0 leaves nothing to sample")
     return check_law(LAW, subject, sampling, effort.draws, effort.length)
 
 
-def _skipped(name: str, rule: str, reason: str) -> Check:
-    return Check(name, rule, Outcome.SKIPPED, reason)
+def _skipped(name: str, rule: str, reason: str) -> AuditCheck:
+    return AuditCheck(name, rule, Outcome.SKIPPED, reason)
