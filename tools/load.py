@@ -21,9 +21,9 @@ from dataclasses import asdict, dataclass
 from gamaneh.bench.answer import differs
 from gamaneh.bench.engines import Contestant, EngineClient, describe_engine
 from gamaneh.bench.machine import describe_machine
-from gamaneh.bench.measure import Bench, Plan, closed_loads
+from gamaneh.bench.measure import Bench, BenchPlan, closed_loads
 from gamaneh.bench.prompt_set import Prompt, load_prompts
-from gamaneh.bench.record import Measured, Way
+from gamaneh.bench.record import MeasuredLoad, Way
 from gamaneh.bench.result import Interval
 from gamaneh.bench.stats import geometric_mean
 from gamaneh.core import AUTO
@@ -81,7 +81,7 @@ def measure_cells(target: LoadedModel, prompts: Sequence[Prompt], options: argpa
         temperature = 1.0 if category in SAMPLED else 0.0
         params = SamplingParams(max_tokens=options.tokens, ignore_eos=True, temperature=temperature, seed=0)
         loads = closed_loads([concurrency], 2 * concurrency, options.rounds)
-        plan = Plan(source="core", prompts=chosen, params=params, loads=loads)
+        plan = BenchPlan(source="core", prompts=chosen, params=params, loads=loads)
         with _open_ways(target, options.proposer, plan) as ways:
             bench = Bench(ways, plan)
             asyncio.run(bench.run())
@@ -92,7 +92,7 @@ def measure_cells(target: LoadedModel, prompts: Sequence[Prompt], options: argpa
 
 
 @contextmanager
-def _open_ways(target: LoadedModel, proposer: str, plan: Plan) -> Iterator[list[Way]]:
+def _open_ways(target: LoadedModel, proposer: str, plan: BenchPlan) -> Iterator[list[Way]]:
     speculation, usual = SpeculationOptions(proposer=proposer), SpeculationOptions()
     able = build_engine(target, None, speculation, EngineOptions())
     bare = build_engine(target, None, usual, EngineOptions(), proposers=False)
@@ -115,7 +115,7 @@ def _open_ways(target: LoadedModel, proposer: str, plan: Plan) -> Iterator[list[
         engines["plain"].stop()
 
 
-def _cell(category: str, concurrency: int, measured: Measured) -> LoadCell:
+def _cell(category: str, concurrency: int, measured: MeasuredLoad) -> LoadCell:
     plain = measured.records("plain")
     others = [measured.records(name) for name in measured.stretches if name != "plain"]
     return LoadCell(
@@ -128,7 +128,7 @@ def _cell(category: str, concurrency: int, measured: Measured) -> LoadCell:
     )
 
 
-def _ratio(measured: Measured, upper: str, lower: str) -> Interval | None:
+def _ratio(measured: MeasuredLoad, upper: str, lower: str) -> Interval | None:
     turns = zip(measured.stretches[upper], measured.stretches[lower], strict=True)
     ratios = [
         (sum(each.tokens for each in one.records) / one.seconds)

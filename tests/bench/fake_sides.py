@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 
 from gamaneh.bench.conduct import conduct, make_price
-from gamaneh.bench.measure import Plan
+from gamaneh.bench.measure import BenchPlan
 from gamaneh.bench.prompt_set import Prompt
 from gamaneh.bench.record import (
     Ask,
@@ -15,7 +15,7 @@ from gamaneh.bench.record import (
     Delivery,
     Ending,
     Key,
-    Measured,
+    MeasuredLoad,
     Record,
     RequestFailed,
     Stretch,
@@ -53,8 +53,8 @@ def prompts(count: int = 4) -> list[Prompt]:
     ]
 
 
-def make_plan(**changes: object) -> Plan:
-    plan = Plan(
+def make_plan(**changes: object) -> BenchPlan:
+    plan = BenchPlan(
         source="test",
         prompts=prompts(),
         params=GREEDY,
@@ -122,13 +122,13 @@ def stretch(answers: Sequence[Record], seconds: float, number: int = 0, **more: 
     return Stretch(records(answers, number), seconds, more.get("counts"), more.get("cpu_seconds"))
 
 
-def measured(plain: Sequence[Stretch], speculative: Sequence[Stretch], load: Load | None = None) -> Measured:
+def measured(plain: Sequence[Stretch], speculative: Sequence[Stretch], load: Load | None = None) -> MeasuredLoad:
     """What was measured at one load."""
-    return Measured(load or Load("closed", 1.0, 4, 1), {"plain": list(plain), "speculative": list(speculative)})
+    return MeasuredLoad(load or Load("closed", 1.0, 4, 1), {"plain": list(plain), "speculative": list(speculative)})
 
 
 def run_of(
-    ways: Ways | None = None, plan: Plan | None = None, kept: list[Run] | None = None, allow_unequal: bool = False
+    ways: Ways | None = None, plan: BenchPlan | None = None, kept: list[Run] | None = None, allow_unequal: bool = False
 ) -> Run:
     """A whole run over fake sides."""
 

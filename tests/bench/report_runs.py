@@ -13,7 +13,6 @@ from gamaneh.bench.result import (
     Difference,
     Distribution,
     Equality,
-    Figures,
     Goodput,
     Group,
     GroupKind,
@@ -25,8 +24,9 @@ from gamaneh.bench.result import (
     Point,
     Price,
     PromptMark,
-    Provenance,
     Run,
+    RunProvenance,
+    SideFigures,
     SideSetup,
     Slo,
     Speculation,
@@ -67,7 +67,7 @@ def speculation(rate: float) -> Speculation:
     )
 
 
-def figures(step: float, seed: int, drafts: Speculation | None, rate: float | None = None) -> Figures:
+def figures(step: float, seed: int, drafts: Speculation | None, rate: float | None = None) -> SideFigures:
     speculative = drafts is not None
     split = TimeSplit(
         queue=0.4,
@@ -77,7 +77,7 @@ def figures(step: float, seed: int, drafts: Speculation | None, rate: float | No
         verify=step * 4500 if speculative else None,
         other=step * 600 if speculative else None,
     )
-    return Figures(
+    return SideFigures(
         requests=48,
         prompt_tokens=9_800,
         output_tokens=6_144,
@@ -152,7 +152,7 @@ def setup(proposer: str, k: int | None) -> SideSetup:
 
 MACHINE = Machine("Made-up processor", 2, 16_000_000_000, 2, "3.11.9", "2.13.0")
 
-PROVENANCE = Provenance(
+PROVENANCE = RunProvenance(
     date="2026-11-29T08:05:09+00:00",
     command="gamaneh bench --model qwen2.5-coder-1.5b-instruct --draft-model qwen2.5-coder-0.5b-instruct",
     version="0.1.0",
@@ -220,7 +220,7 @@ def sparse(name: str = "a foreign server") -> Run:
     whole = run(name, points=1, seed=7)
     nothing = TimeSplit(queue=None, prefill=None, decode=200.0)
 
-    def poor(side: Figures) -> Figures:
+    def poor(side: SideFigures) -> SideFigures:
         return replace(
             side,
             ttft=None,

@@ -22,7 +22,7 @@ from gamaneh.bench.answer import (
     unequal,
 )
 from gamaneh.bench.measure import Bench
-from gamaneh.bench.record import Ask, Measured, Record, Stretch
+from gamaneh.bench.record import Ask, MeasuredLoad, Record, Stretch
 from gamaneh.bench.result import Caution, Check, Equality, Load, Memory, PromptMark, Run
 from gamaneh.bench.stats import make_point, side_figures
 from gamaneh.errors import InvalidOption
@@ -131,7 +131,7 @@ class TestFairness:
         assert check_lengths(one, other).equal is equal
 
 
-def good(count: int = 120, tokens: int = 64, ttft: float = 0.1, gain: float = 2.0) -> Measured:
+def good(count: int = 120, tokens: int = 64, ttft: float = 0.1, gain: float = 2.0) -> MeasuredLoad:
     """A run without a mistake, but for the number of prompts."""
 
     def side(gap: float, rounds: int = 1) -> list:
@@ -186,7 +186,7 @@ class TestCautions:
             ("short_outputs", good(tokens=8, ttft=0.01)),
         ],
     )
-    def test_what_was_measured_may_show_a_mistake(self, code: str, measured: Measured, usual: Run) -> None:
+    def test_what_was_measured_may_show_a_mistake(self, code: str, measured: MeasuredLoad, usual: Run) -> None:
         assert code in codes(cautions(replace(usual, points=(make_point(measured, None, None),))))
 
     def test_an_effect_within_the_noise_is_told(self, usual: Run) -> None:

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from gamaneh.bench.audit.findings import Audit, AuditCheck, Outcome
+from gamaneh.bench.audit.findings import Audit, AuditCheck, AuditOutcome
 from gamaneh.bench.audit.law import check_law
 from gamaneh.bench.audit.lossless import GREEDY, LAW, SEEDED, AuditEffort, audit
 from gamaneh.bench.audit.parity import check_parity
@@ -89,8 +89,8 @@ def honest(exact: Subject) -> Audit:
 
 
 def test_an_exact_system_passes_every_check(honest: Audit) -> None:
-    assert [check.outcome for check in honest.checks] == [Outcome.PASS] * 3
-    assert honest.verdict is Outcome.PASS
+    assert [check.outcome for check in honest.checks] == [AuditOutcome.PASS] * 3
+    assert honest.verdict is AuditOutcome.PASS
 
 
 def test_each_check_names_the_rule_that_judged(honest: Audit) -> None:
@@ -124,12 +124,12 @@ def test_the_same_seed_gives_the_same_audit(honest: Audit) -> None:
 @pytest.mark.parametrize("rule", ["match", "rejection"])
 def test_the_law_holds_under_other_exact_rules(rule: str) -> None:
     check = law(subject(rule=rule))
-    assert (check.rule, check.outcome) == (rule, Outcome.PASS)
+    assert (check.rule, check.outcome) == (rule, AuditOutcome.PASS)
 
 
 def test_a_rule_that_does_not_promise_equal_tokens_is_not_asked_for_them() -> None:
     outcome = named(audited(subject(rule="rejection"), effort=AuditEffort(2, 2)), SEEDED)
-    assert outcome.outcome is Outcome.SKIPPED
+    assert outcome.outcome is AuditOutcome.SKIPPED
     assert outcome.reason == "rule rejection does not promise the tokens of plain decoding"
 
 
@@ -141,12 +141,12 @@ def test_the_law_holds_under_other_sampling(sampling: dict[str, float]) -> None:
 
 
 def test_an_approximate_rule_fails_by_its_output() -> None:
-    assert law(subject(rule="typical", draft_sampling="greedy", epsilon=0.01)).outcome is Outcome.FAIL
+    assert law(subject(rule="typical", draft_sampling="greedy", epsilon=0.01)).outcome is AuditOutcome.FAIL
 
 
 def test_an_approximate_rule_never_passes() -> None:
     check = law(subject(rule="typical"))
-    assert check.outcome is not Outcome.PASS
+    assert check.outcome is not AuditOutcome.PASS
 
 
 def test_a_draft_that_lies_about_its_probabilities_fails() -> None:
@@ -154,7 +154,7 @@ def test_a_draft_that_lies_about_its_probabilities_fails() -> None:
     speculative = engine(draft=DRAFT, rule="rejection")
     speculative.register(Liar(speculative.proposers["draft_model"]))
     check = law(subject(speculative))
-    assert check.outcome is Outcome.FAIL
+    assert check.outcome is AuditOutcome.FAIL
     assert any(test.failed for test in check.tests)
 
 
@@ -220,15 +220,15 @@ def shifted(amount: float) -> Script:
 
 def test_a_target_that_verifies_wrongly_fails_everywhere() -> None:
     outcome = audited(subject(damaged(True, shifted(1.5))))
-    assert [check.outcome for check in outcome.checks] == [Outcome.FAIL] * 3
-    assert outcome.verdict is Outcome.FAIL
+    assert [check.outcome for check in outcome.checks] == [AuditOutcome.FAIL] * 3
+    assert outcome.verdict is AuditOutcome.FAIL
     first = named(outcome, GREEDY).differences[0]
     assert first.plain_token != first.speculative_token
     assert first.margin is not None and not first.tie
 
 
 def test_without_invariance_large_margins_are_no_ties() -> None:
-    assert greedy(subject(damaged(False, shifted(1.5)))).outcome is Outcome.FAIL
+    assert greedy(subject(damaged(False, shifted(1.5)))).outcome is AuditOutcome.FAIL
 
 
 class Wavering(ScriptedRunner):
@@ -263,7 +263,7 @@ def test_differences_within_what_a_batch_changes_are_ties() -> None:
     check = greedy(subject(wavering(DRAFT), wavering()))
     assert check.differences and check.rounding is not None
     assert all(difference.tie for difference in check.differences)
-    assert check.outcome is Outcome.PASS
+    assert check.outcome is AuditOutcome.PASS
     assert "ties" in check.reason
 
 
@@ -278,13 +278,13 @@ def test_a_proposer_that_never_drafts_proves_nothing() -> None:
     speculative = engine(draft=DRAFT)
     speculative.register(Silent(speculative.proposers["draft_model"]))
     outcome = audited(subject(speculative))
-    assert outcome.verdict is Outcome.INCONCLUSIVE
+    assert outcome.verdict is AuditOutcome.INCONCLUSIVE
     assert all("no draft" in check.reason for check in outcome.checks)
 
 
 def test_drafts_that_are_never_refused_prove_nothing() -> None:
     check = greedy(subject(engine(draft=TARGET)))
-    assert check.outcome is Outcome.INCONCLUSIVE
+    assert check.outcome is AuditOutcome.INCONCLUSIVE
     assert check.planted is not None and check.planted.kept == 0
 
 
@@ -295,13 +295,17 @@ def test_a_slow_proposer_is_audited_all_the_same() -> None:
 
 
 def test_too_few_samples_do_not_pass() -> None:
-    assert check_law(LAW, subject(), SAMPLING, 2, 2).outcome is Outcome.INCONCLUSIVE
+    assert check_law(LAW, subject(), SAMPLING, 2, 2).outcome is AuditOutcome.INCONCLUSIVE
 
 
 def test_temperature_zero_leaves_greedy_parity() -> None:
     outcome = audited(subject(), GREEDY_SAMPLING)
-    assert [check.outcome for check in outcome.checks] == [Outcome.PASS, Outcome.SKIPPED, Outcome.SKIPPED]
-    assert outcome.verdict is Outcome.PASS
+    assert [check.outcome for check in outcome.checks] == [
+        AuditOutcome.PASS,
+        AuditOutcome.SKIPPED,
+        AuditOutcome.SKIPPED,
+    ]
+    assert outcome.verdict is AuditOutcome.PASS
 
 
 def broken(history):
@@ -310,7 +314,7 @@ def broken(history):
 
 def test_a_request_that_fails_only_speculatively_fails_the_audit() -> None:
     outcome = audited(subject(damaged(True, broken)))
-    assert [check.outcome for check in outcome.checks] == [Outcome.FAIL] * 3
+    assert [check.outcome for check in outcome.checks] == [AuditOutcome.FAIL] * 3
     assert named(outcome, GREEDY).differences[0].error is not None
     assert "requests failed" in named(outcome, LAW).reason
 

@@ -12,7 +12,7 @@ from fake_sides import GREEDY, make_plan, make_ways, measured, prompts, run_of, 
 from gamaneh.bench.answer import compare_outputs
 from gamaneh.bench.comparison import Comparison, compare, summarise
 from gamaneh.bench.record import Counts, Ending, Record
-from gamaneh.bench.result import Failure, Load, Run, Setup
+from gamaneh.bench.result import FailedRequest, Load, Run, Setup
 from gamaneh.bench.stats import make_point
 from gamaneh.engine.llm import LLM
 from gamaneh.errors import InvalidRequest
@@ -39,7 +39,7 @@ def failed(error: str) -> Record:
 def run_with(plain: Sequence[Record], speculative: Sequence[Record], **changes: object) -> Run:
     load = measured([stretch(plain, 10.0)], [stretch(speculative, 10.0)])
     failures = [
-        Failure(side, PROMPTS[at].id, str(each.error), str(each.reason))
+        FailedRequest(side, PROMPTS[at].id, str(each.error), str(each.reason))
         for side, own in (("plain", plain), ("speculative", speculative))
         for at, each in enumerate(own)
         if each.error is not None

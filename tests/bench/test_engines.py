@@ -13,7 +13,7 @@ from fake_sides import make_plan
 
 from gamaneh.bench.conduct import conduct
 from gamaneh.bench.engines import Contestant, engine_ways
-from gamaneh.bench.measure import Plan
+from gamaneh.bench.measure import BenchPlan
 from gamaneh.bench.result import Load, Run
 from gamaneh.core import AUTO
 from gamaneh.engine.assembly import build_engine
@@ -49,11 +49,11 @@ def contestant(target: LoadedModel, speculation: SpeculationOptions = LOOKUP) ->
     return Contestant(target, build_engine(target, None, speculation, options), speculation)
 
 
-def measure(speculative: Contestant, plan: Plan) -> Run:
+def measure(speculative: Contestant, plan: BenchPlan) -> Run:
     return conduct(lambda: engine_ways(speculative, plan), plan, "tiny", ())
 
 
-def plan_of(params: SamplingParams, *loads: Load) -> Plan:
+def plan_of(params: SamplingParams, *loads: Load) -> BenchPlan:
     return make_plan(params=params, loads=loads or [Load("closed", 1.0, 4, 2)])
 
 

@@ -17,7 +17,7 @@ from test_report_page import WORDS
 
 from gamaneh.bench.answer import find_cautions
 from gamaneh.bench.report.render import write_page
-from gamaneh.bench.result import Check, Distribution, Failure, Interval, Memory, PromptMark, Run, Saturation
+from gamaneh.bench.result import Check, Distribution, FailedRequest, Interval, Memory, PromptMark, Run, Saturation
 
 pytestmark = needs_chromium
 
@@ -181,7 +181,7 @@ class TestShown:
         plain = replace(first.whole.plain, left_out={"empty": 2, "refused": 0}, tokens_from="usage")
         speculative = replace(first.whole.speculative, approximate=True, tokens_from="deliveries")
         groups = (replace(first.whole, plain=plain, speculative=speculative), *first.groups[1:])
-        failures = (Failure("plain", "chat-01", "nothing came", "empty"),)
+        failures = (FailedRequest("plain", "chat-01", "nothing came", "empty"),)
         page.open([replace(run(), points=(replace(first, groups=groups),), failures=failures)])
         assert page.texts(".trouble")[1:] == ["Left out of the figures (plain): empty 2", *english("approximate_side")]
         assert "tokens counted bythe server → nobody: one per delivery" in page.texts(".cards dl div")

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from fake_sides import answer, measured, records, stretch
 
-from gamaneh.bench.record import Counts, Measured, Record
+from gamaneh.bench.record import Counts, MeasuredLoad, Record
 from gamaneh.bench.result import Load, Price, Slo
 from gamaneh.bench.stats import (
     OTHER_SIDE,
@@ -166,7 +166,7 @@ def test_a_million_tokens_cost_what_their_seconds_cost() -> None:
 
 
 class TestPoint:
-    def both(self, gain: dict[str, float], rounds: int = 1) -> Measured:
+    def both(self, gain: dict[str, float], rounds: int = 1) -> MeasuredLoad:
         """Speculative gaps are those of plain divided by the gain of the prompt's category."""
         sides: dict[str, list] = {"plain": [], "speculative": []}
         for number in range(rounds):

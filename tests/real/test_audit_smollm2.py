@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from gamaneh.bench.audit.findings import Outcome
+from gamaneh.bench.audit.findings import AuditOutcome
 from gamaneh.bench.audit.parity import check_parity
 from gamaneh.bench.audit.subject import Case, Subject
 from gamaneh.engine.llm import LLM
@@ -23,5 +23,5 @@ def test_lookup_changes_no_token_and_a_careless_rule_does(model_file: Path) -> N
     tokens = smollm2.tokenizer.encode(TEXT)
     subject = Subject(plain.engine, speculative.engine, [Case("whole", tokens), Case("part", tokens[4:])])
     check = check_parity("greedy parity", subject, SamplingParams(max_tokens=12))
-    assert check.outcome is Outcome.PASS, check.reason
+    assert check.outcome is AuditOutcome.PASS, check.reason
     assert check.planted is not None and check.planted.found

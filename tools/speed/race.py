@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from gamaneh.bench.answer import compare_outputs, explain
-from gamaneh.bench.measure import Bench, Plan
+from gamaneh.bench.measure import Bench, BenchPlan
 from gamaneh.bench.prompt_set import Prompt
 from gamaneh.bench.record import PLAIN_SIDE, SPECULATIVE_SIDE, Way, Ways
 from gamaneh.bench.result import Difference, Interval, Load, Setup, SideSetup
@@ -60,7 +60,7 @@ def race(first: Runner, second: Runner, cases: Sequence[Case], effort: Effort, s
     """
     prompts = [Prompt(case.id, case.category, "", case.id) for case in cases]
     load = Load("closed", 1.0, effort.repeats, 1)
-    plan = Plan(source="cases", prompts=prompts, params=fixed_length(effort.tokens), loads=[load])
+    plan = BenchPlan(source="cases", prompts=prompts, params=fixed_length(effort.tokens), loads=[load])
     clients = GeneratorClient(first.generator, cases), GeneratorClient(second.generator, cases)
     side = _describe(setup, plan)
     ways = Ways(Way(PLAIN_SIDE, clients[0], False, side), Way(SPECULATIVE_SIDE, clients[1], True, side))
@@ -92,7 +92,7 @@ async def _run(bench: Bench, ways: Ways) -> tuple[Difference, ...]:
     return (await explain(equality, bench.measured, bench.plan, ways.plain)).differences
 
 
-def _describe(setup: Setup, plan: Plan) -> SideSetup:
+def _describe(setup: Setup, plan: BenchPlan) -> SideSetup:
     return SideSetup(
         target=setup.model,
         target_sha256=None,

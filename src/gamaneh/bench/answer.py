@@ -8,16 +8,16 @@ from contextlib import aclosing
 from dataclasses import replace
 from typing import Any
 
-from gamaneh.bench.measure import Plan
-from gamaneh.bench.record import Measured, Record, Way
+from gamaneh.bench.measure import BenchPlan
+from gamaneh.bench.record import MeasuredLoad, Record, Way
 from gamaneh.bench.result import (
     Caution,
     Check,
     Difference,
     Equality,
-    Figures,
     Point,
     Run,
+    SideFigures,
     SideSetup,
     TokenSource,
 )
@@ -53,7 +53,7 @@ def _check(name: str, plain: Any, speculative: Any) -> Check:
     return Check(name, plain, speculative, plain == speculative if known else None)
 
 
-def check_lengths(plain: Figures, speculative: Figures) -> Check:
+def check_lengths(plain: SideFigures, speculative: SideFigures) -> Check:
     """Compare the output tokens for the same requests."""
     one, other = plain.output_tokens, speculative.output_tokens
     return Check("output_tokens", one, other, abs(one - other) <= LENGTH_TOLERANCE * max(one, other))
@@ -85,7 +85,7 @@ TIE_GAPS = {"bfloat16": 0.5, "float16": 0.0625, "float32": 0.001}
 float32, whose steps are tiny, a bound on what the order of its additions does."""
 
 
-def compare_outputs(loads: Sequence[Measured], plan: Plan, *, expected: bool) -> Equality | None:
+def compare_outputs(loads: Sequence[MeasuredLoad], plan: BenchPlan, *, expected: bool) -> Equality | None:
     """Compare the outputs of both sides, request by request; None when no two can be expected to agree.
 
     Outputs are compared as tokens where both sides tell them, else as texts.
@@ -113,7 +113,7 @@ def differs(plain: Record, other: Record) -> bool:
     return plain.text != other.text
 
 
-def _differing(loads: Sequence[Measured]) -> list[tuple[Record, Record]]:
+def _differing(loads: Sequence[MeasuredLoad]) -> list[tuple[Record, Record]]:
     return [pair for measured in loads for pair in measured.pairs() if differs(*pair)]
 
 
@@ -139,7 +139,7 @@ def _at(ids: Sequence[int], position: int | None) -> int | None:
     return None if position is None or position >= len(ids) else ids[position]
 
 
-async def explain(equality: Equality, loads: Sequence[Measured], plan: Plan, plain: Way) -> Equality:
+async def explain(equality: Equality, loads: Sequence[MeasuredLoad], plan: BenchPlan, plain: Way) -> Equality:
     """Ask the plain side again for each differing answer how close its two most likely tokens were there.
 
     Sampled outputs part where two noisy scores are close, which the probabilities do not tell; they are
@@ -157,7 +157,7 @@ async def explain(equality: Equality, loads: Sequence[Measured], plan: Plan, pla
     return replace(equality, ties=sum(each.tie is True for each in differences), differences=differences)
 
 
-async def _gap(plain: Way, plan: Plan, record: Record, difference: Difference) -> float | None:
+async def _gap(plain: Way, plan: BenchPlan, record: Record, difference: Difference) -> float | None:
     """Return the gap of the token that differs, or the smallest of those that made the differing character."""
     ask = plan.ask(record.asked, record.key.slot, speculate=plain.speculate, salt="")
     ask = replace(ask, params=replace(ask.params, logprobs=2))
@@ -210,7 +210,7 @@ def find_cautions(run: Run, *, reads_anew: bool, faults: Mapping[str, int]) -> t
     return tuple(Caution(code, text) for code in CODES if (text := found.get(code)) is not None)
 
 
-def _sides(run: Run) -> Iterator[Figures]:
+def _sides(run: Run) -> Iterator[SideFigures]:
     """Yield both sides of every load."""
     for point in run.points:
         yield from (point.whole.plain, point.whole.speculative)
@@ -269,7 +269,7 @@ def _prefill(run: Run) -> str | None:
     return f"Up to {worst:.0%} of the time goes to first tokens, which speculation does not make faster."
 
 
-def _prefill_share(figures: Figures) -> float:
+def _prefill_share(figures: SideFigures) -> float:
     """Return the first tokens' share of all latency."""
     if figures.ttft is None or figures.e2e is None or figures.e2e.mean == 0:
         return 0.0

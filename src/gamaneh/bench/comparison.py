@@ -10,9 +10,9 @@ from typing import Any
 from gamaneh.bench.answer import differs
 from gamaneh.bench.conduct import conduct
 from gamaneh.bench.engines import Contestant, describe_setup, engine_ways
-from gamaneh.bench.measure import Bench, Plan, Tick, Traffic
+from gamaneh.bench.measure import Bench, BenchPlan, Tick, Traffic
 from gamaneh.bench.prompt_set import Prompt
-from gamaneh.bench.result import Failure, Group, Load, Run, Setup
+from gamaneh.bench.result import FailedRequest, Group, Load, Run, Setup
 from gamaneh.engine.llm import LLM
 from gamaneh.errors import InvalidRequest
 from gamaneh.metrics.memory import peak_resident_bytes
@@ -37,7 +37,7 @@ class Mismatch:
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class CategoryRow:
     """The numbers of one category."""
 
     category: str
@@ -80,9 +80,9 @@ class Comparison:
     plain_tokens_per_second: float
     speculative_tokens_per_second: float
     setup: Setup
-    categories: tuple[Row, ...]
+    categories: tuple[CategoryRow, ...]
     mismatch_details: tuple[Mismatch, ...]
-    failures: tuple[Failure, ...]
+    failures: tuple[FailedRequest, ...]
     left_out: dict[str, int]
     stopped: str | None
     batch: int | None
@@ -122,7 +122,7 @@ def compare(
     if not prompts:
         raise InvalidRequest("prompts", "must be at least one", 0)
     load = Load("closed", 1.0, len(prompts), rounds)
-    plan = Plan(source="prompts", prompts=prompts, params=params, loads=[load])
+    plan = BenchPlan(source="prompts", prompts=prompts, params=params, loads=[load])
     contestant = Contestant(llm.loaded, llm.engine, llm.speculation, chat)
     mismatches: list[int] = []
 
@@ -195,9 +195,9 @@ def _left_out(whole: Group) -> dict[str, int]:
     return {name: whole.plain.left_out.get(name, 0) + whole.speculative.left_out.get(name, 0) for name in names}
 
 
-def _row(category: str, group: Group, mismatches: int) -> Row:
+def _row(category: str, group: Group, mismatches: int) -> CategoryRow:
     drafts = group.speculative.speculation
-    return Row(
+    return CategoryRow(
         category=category,
         prompts=group.prompts,
         mismatches=mismatches,

@@ -19,24 +19,24 @@ from typing import Any
 from gamaneh.bench.answer import check_lengths, check_setups, compare_outputs, explain, find_cautions, refuse_unequal
 from gamaneh.bench.engines import TARGET
 from gamaneh.bench.machine import describe_machine
-from gamaneh.bench.measure import Bench, Plan, Tick
-from gamaneh.bench.record import PLAIN_SIDE, SPECULATIVE_SIDE, Counters, Measured, Ways
+from gamaneh.bench.measure import Bench, BenchPlan, Tick
+from gamaneh.bench.record import PLAIN_SIDE, SPECULATIVE_SIDE, Counters, MeasuredLoad, Ways
 from gamaneh.bench.result import (
     FORMAT,
     VERSION,
     Check,
     Distribution,
     Equality,
-    Failure,
-    Figures,
+    FailedRequest,
     Group,
     Memory,
     ModelMark,
     Point,
     Price,
     PromptMark,
-    Provenance,
     Run,
+    RunProvenance,
+    SideFigures,
 )
 from gamaneh.bench.stats import FORMULAS, make_point
 from gamaneh.errors import GamanehError, InvalidOption
@@ -53,7 +53,7 @@ Connect = Callable[[], AbstractAsyncContextManager[Ways]]
 
 def conduct(
     connect: Connect,
-    plan: Plan,
+    plan: BenchPlan,
     name: str,
     models: Sequence[ModelMark],
     tick: Tick = lambda done, total: None,
@@ -159,11 +159,11 @@ def _checks(ways: Ways, points: Sequence[Point]) -> tuple[Check, ...]:
     return (*check_setups(ways.plain.setup, ways.speculative.setup), *worst[:1])
 
 
-def _failures(measured: Measured) -> Iterator[Failure]:
+def _failures(measured: MeasuredLoad) -> Iterator[FailedRequest]:
     for side in (PLAIN_SIDE, SPECULATIVE_SIDE):
         for record in measured.records(side):
             if record.error is not None:
-                yield Failure(side, record.asked.id, record.error, record.reason or "error")
+                yield FailedRequest(side, record.asked.id, record.error, record.reason or "error")
 
 
 def _memory(counters: Counters | None) -> Memory:
@@ -179,9 +179,9 @@ def _memory(counters: Counters | None) -> Memory:
     )
 
 
-def describe_provenance(plan: Plan, models: Sequence[ModelMark]) -> Provenance:
+def describe_provenance(plan: BenchPlan, models: Sequence[ModelMark]) -> RunProvenance:
     """Return everything that is needed to make the figures again."""
-    return Provenance(
+    return RunProvenance(
         date=datetime.now(UTC).isoformat(timespec="seconds"),
         command=command_line(sys.argv),
         version=version("gamaneh"),
@@ -326,7 +326,7 @@ _SPECULATION = ("acceptance_rate", "acceptance_rate_macro", "mean_accepted_lengt
 _GOODPUT = ("requests_per_second", "tokens_per_second")
 
 
-def _columns(figures: Figures) -> dict[str, Any]:
+def _columns(figures: SideFigures) -> dict[str, Any]:
     return {
         **{name: getattr(figures, name) for name in _NUMBERS},
         "left_out": sum(figures.left_out.values()),

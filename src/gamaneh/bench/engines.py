@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from gamaneh.bench.machine import describe_machine, hash_model
-from gamaneh.bench.measure import Plan
+from gamaneh.bench.measure import BenchPlan
 from gamaneh.bench.record import (
     PLAIN_SIDE,
     SPECULATIVE_SIDE,
@@ -130,7 +130,7 @@ class Contestant:
 
 
 @asynccontextmanager
-async def engine_ways(speculative: Contestant, plan: Plan) -> AsyncIterator[Ways]:
+async def engine_ways(speculative: Contestant, plan: BenchPlan) -> AsyncIterator[Ways]:
     """Run the engine, and beside it a plain one that is built over the same weights with the same limits."""
     target, usual = speculative.target, SpeculationOptions()
     plain = Contestant(target, build_engine(target, None, usual, speculative.engine.options), usual, speculative.chat)
@@ -148,7 +148,7 @@ async def engine_ways(speculative: Contestant, plan: Plan) -> AsyncIterator[Ways
             engine.stop()
 
 
-def _way(name: str, contestant: Contestant, engine: AsyncEngine, plan: Plan, sha256: str | None) -> Way:
+def _way(name: str, contestant: Contestant, engine: AsyncEngine, plan: BenchPlan, sha256: str | None) -> Way:
     return Way(
         name=name,
         client=EngineClient(engine, contestant.target.tokenizer, contestant.speculation, contestant.chat),
@@ -159,7 +159,7 @@ def _way(name: str, contestant: Contestant, engine: AsyncEngine, plan: Plan, sha
     )
 
 
-def describe_engine(contestant: Contestant, plan: Plan, sha256: str | None) -> SideSetup:
+def describe_engine(contestant: Contestant, plan: BenchPlan, sha256: str | None) -> SideSetup:
     """Return what one side is."""
     target, engine, speculation = contestant.target, contestant.engine, contestant.speculation
     rule = choose_rule(speculation.rule, plan.params, engine.gives_probs(speculation), speculation)

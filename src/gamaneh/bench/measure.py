@@ -21,7 +21,18 @@ from itertools import islice
 import numpy as np
 
 from gamaneh.bench.prompt_set import Prompt, hash_prompts
-from gamaneh.bench.record import Ask, Client, Counters, EmptyAnswer, Key, Measured, Record, RequestFailed, Stretch, Way
+from gamaneh.bench.record import (
+    Ask,
+    BenchClient,
+    Counters,
+    EmptyAnswer,
+    Key,
+    MeasuredLoad,
+    Record,
+    RequestFailed,
+    Stretch,
+    Way,
+)
 from gamaneh.bench.result import Load, Pattern, Price, Slo
 from gamaneh.bench.stats import is_saturated, stays
 from gamaneh.errors import GamanehError, InvalidOption
@@ -41,7 +52,7 @@ Tick = Callable[[int, int], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class BenchPlan:
     """What is measured. All ways are given the same requests.
 
     Args:
@@ -176,7 +187,7 @@ def arrivals(load: Load, seed: int, recorded: Sequence[float] = ()) -> list[floa
     return [0.0, *np.cumsum(gaps[:-1] / load.level).tolist()]
 
 
-async def answer_one(client: Client, ask: Ask, due: float | None = None) -> Record:
+async def answer_one(client: BenchClient, ask: Ask, due: float | None = None) -> Record:
     """Read one answer to its end.
 
     Args:
@@ -190,7 +201,7 @@ async def answer_one(client: Client, ask: Ask, due: float | None = None) -> Reco
     return record
 
 
-async def answer_or_fail(client: Client, ask: Ask, due: float | None = None) -> Record:
+async def answer_or_fail(client: BenchClient, ask: Ask, due: float | None = None) -> Record:
     """Read one answer as far as it goes; what goes wrong is its `error`, of the kind `reason`."""
     record = Record(time.perf_counter() if due is None else due)
     try:
@@ -202,7 +213,7 @@ async def answer_or_fail(client: Client, ask: Ask, due: float | None = None) -> 
     return record
 
 
-async def _read(client: Client, ask: Ask, record: Record) -> None:
+async def _read(client: BenchClient, ask: Ask, record: Record) -> None:
     async with aclosing(client.stream(ask)) as deliveries:
         async for delivery in deliveries:
             record.take(delivery, time.perf_counter())
@@ -215,7 +226,7 @@ class Traffic:
     records: dict[int, Record] = field(default_factory=dict)
     seconds: float = 0.0
 
-    async def closed_loop(self, client: Client, asks: Sequence[Ask], concurrency: int) -> None:
+    async def closed_loop(self, client: BenchClient, asks: Sequence[Ask], concurrency: int) -> None:
         """Answer all requests, `concurrency` at a time: as one ends, the next is sent."""
         waiting = iter(enumerate(asks))
 
@@ -225,7 +236,7 @@ class Traffic:
 
         await self._timed([worker() for _ in range(min(concurrency, len(asks)))])
 
-    async def open_loop(self, client: Client, asks: Sequence[Ask], offsets: Sequence[float]) -> None:
+    async def open_loop(self, client: BenchClient, asks: Sequence[Ask], offsets: Sequence[float]) -> None:
         """Send each request when it is due, whoever is still waiting.
 
         A request counts as sent when it was due: a client that falls behind must not hide the time.
@@ -267,12 +278,12 @@ class Bench:
     def __init__(
         self,
         ways: Sequence[Way],
-        plan: Plan,
+        plan: BenchPlan,
         tick: Tick = lambda done, total: None,
         keep: Callable[[Bench], None] = lambda bench: None,
     ) -> None:
         self.ways, self.plan, self.tick, self.keep = ways, plan, tick, keep
-        self.measured: list[Measured] = []
+        self.measured: list[MeasuredLoad] = []
         self.stopped: str | None = None
         self._failed = {way.name: 0 for way in ways}
         self._run = uuid.uuid4().hex  # a server may remember an earlier run
@@ -289,7 +300,7 @@ class Bench:
 
     async def _measure(self, load: Load) -> None:
         await self._warm_up(load)
-        measured = Measured(load, {way.name: [] for way in self.ways})
+        measured = MeasuredLoad(load, {way.name: [] for way in self.ways})
         self.measured.append(measured)
         for number in range(load.rounds):
             for turn, slots in enumerate(_turns(load)):
@@ -310,7 +321,7 @@ class Bench:
         """Of a round of one way at the load that is measured now."""
         return f"{self._run}-{way.name}-{len(self.measured)}-{round_name}"
 
-    async def _turn(self, way: Way, measured: Measured, number: int, slots: range) -> None:
+    async def _turn(self, way: Way, measured: MeasuredLoad, number: int, slots: range) -> None:
         load, prompts, salt = measured.load, self.plan.order(measured.load), self._salt(way, number)
         asks = [self.plan.ask(prompts[slot], slot, speculate=way.speculate, salt=salt) for slot in slots]
         traffic, before, after = Traffic(), await way.counters(), None

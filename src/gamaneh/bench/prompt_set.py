@@ -96,7 +96,7 @@ def _load(source: Path | Traversable) -> list[Prompt]:
     return prompts
 
 
-def parse_prompt(line: Line) -> Prompt:
+def parse_prompt(line: JsonLine) -> Prompt:
     """
     Raises:
         InvalidOption: a key is missing or unknown, or a value is no text.
@@ -130,14 +130,14 @@ def refuse_duplicates(source: Path | Traversable, prompts: Sequence[Prompt]) -> 
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class JsonLine:
     """One object of a file, and where it stands in words."""
 
     where: str
     values: dict[str, Any]
 
 
-def json_lines(source: Path | Traversable) -> Iterator[Line]:
+def json_lines(source: Path | Traversable) -> Iterator[JsonLine]:
     """The objects of a JSON Lines file; blank lines are passed over.
 
     Raises:
@@ -160,14 +160,14 @@ def read_text(source: Path | Traversable) -> str:
         raise InvalidOption("prompts", "must be a readable UTF-8 file", str(source)) from error
 
 
-def _parse_line(where: str, line: str) -> Line:
+def _parse_line(where: str, line: str) -> JsonLine:
     try:
         row = json.loads(line)
     except json.JSONDecodeError as error:
         raise InvalidOption(where, f"must be JSON ({error.msg})", shortened(line)) from error
     if not isinstance(row, dict):
         raise InvalidOption(where, "must be a JSON object", shortened(line))
-    return Line(where, row)
+    return JsonLine(where, row)
 
 
 def shortened(line: str) -> str:
@@ -219,7 +219,7 @@ def guess_language(text: str) -> str:
     return "fa" if 2 * arabic > len(letters) else "en"
 
 
-def _entries(path: Path) -> list[Line]:
+def _entries(path: Path) -> list[JsonLine]:
     if not path.is_file():
         raise InvalidOption("prompts", f"must be {', '.join(SETS)} or a file that is there", str(path))
     if not read_text(path).lstrip().startswith("["):
@@ -227,7 +227,7 @@ def _entries(path: Path) -> list[Line]:
     return list(_listed(path))
 
 
-def _listed(path: Path) -> Iterator[Line]:
+def _listed(path: Path) -> Iterator[JsonLine]:
     try:
         entries = json.loads(read_text(path))
     except json.JSONDecodeError as error:
@@ -235,29 +235,29 @@ def _listed(path: Path) -> Iterator[Line]:
     for number, entry in enumerate(entries, start=1):
         if not isinstance(entry, dict):
             raise InvalidOption(f"{path} entry {number}", "must be a JSON object", entry)
-        yield Line(f"{path} entry {number}", entry)
+        yield JsonLine(f"{path} entry {number}", entry)
 
 
-Reader = Callable[[Sequence[Line]], list[Prompt]]
+Reader = Callable[[Sequence[JsonLine]], list[Prompt]]
 
 
-def _reader(first: Line) -> Reader:
+def _reader(first: JsonLine) -> Reader:
     for key, reader in _READERS.items():
         if key in first.values:
             return reader
     raise InvalidOption(first.where, f"must have one of the keys {', '.join(_READERS)}", sorted(first.values))
 
 
-def _ours(lines: Sequence[Line]) -> list[Prompt]:
+def _ours(lines: Sequence[JsonLine]) -> list[Prompt]:
     return [parse_prompt(line) for line in lines]
 
 
-def _questions(lines: Sequence[Line]) -> list[Prompt]:
+def _questions(lines: Sequence[JsonLine]) -> list[Prompt]:
     """Spec-Bench and MT-Bench."""
     return [_question(line) for line in lines]
 
 
-def _question(line: Line) -> Prompt:
+def _question(line: JsonLine) -> Prompt:
     turns = line.values.get("turns")
     if not isinstance(turns, list) or not turns:
         raise InvalidOption(f"{line.where} turns", "must be a list of at least one question", turns)
@@ -266,7 +266,7 @@ def _question(line: Line) -> Prompt:
     return Prompt(identity, str(line.values.get("category", "all")), guess_language(text), text)
 
 
-def _conversations(lines: Sequence[Line]) -> list[Prompt]:
+def _conversations(lines: Sequence[JsonLine]) -> list[Prompt]:
     """ShareGPT: those that a person begins; others are passed over, as they are in its own readers."""
     prompts = []
     for line in lines:
@@ -278,11 +278,11 @@ def _conversations(lines: Sequence[Line]) -> list[Prompt]:
     return prompts
 
 
-def _plain(lines: Sequence[Line]) -> list[Prompt]:
+def _plain(lines: Sequence[JsonLine]) -> list[Prompt]:
     return [_plain_one(line) for line in lines]
 
 
-def _plain_one(line: Line) -> Prompt:
+def _plain_one(line: JsonLine) -> Prompt:
     key = "prompt" if "prompt" in line.values else "text"
     text = _text(line, key, line.values.get(key))
     identity, category = (
@@ -300,23 +300,23 @@ _READERS: Mapping[str, Reader] = {
 """Key of the first entry -> how to read them all."""
 
 
-def _is_ours(line: Line) -> bool:
+def _is_ours(line: JsonLine) -> bool:
     return {"id", "category", "language"} <= line.values.keys() and "at" not in line.values
 
 
-def _text(line: Line, key: str, value: Any) -> str:
+def _text(line: JsonLine, key: str, value: Any) -> str:
     if not isinstance(value, str) or not value.strip():
         raise InvalidOption(f"{line.where} {key}", "must be a text that is not empty", value)
     return value
 
 
-def _times(lines: Sequence[Line]) -> list[float]:
+def _times(lines: Sequence[JsonLine]) -> list[float]:
     if "at" not in lines[0].values:
         return []
     return [_time(line) for line in lines]
 
 
-def _time(line: Line) -> float:
+def _time(line: JsonLine) -> float:
     value = line.values.get("at")
     if not isinstance(value, int | float) or isinstance(value, bool) or value < 0:
         raise InvalidOption(f"{line.where} at", "must be seconds, at least 0", value)

@@ -22,7 +22,7 @@ PLAIN_SIDE, SPECULATIVE_SIDE = "plain", "speculative"
 
 
 class RequestFailed(GamanehError):
-    """A request was not answered to its end. `reason` is the kind of failure, as in `result.Failure`."""
+    """A request was not answered to its end. `reason` is the kind of failure, as in `FailedRequest`."""
 
     reason = "error"
 
@@ -246,7 +246,7 @@ class Record:
         return (self.deliveries[-1] - self.deliveries[0]) / (self.tokens - 1)
 
 
-class Client(Protocol):
+class BenchClient(Protocol):
     """Whoever answers requests."""
 
     def stream(self, ask: Ask) -> AsyncGenerator[Delivery]:
@@ -295,7 +295,7 @@ class Way:
     """
 
     name: str
-    client: Client
+    client: BenchClient
     speculate: bool
     setup: SideSetup
     reads_anew: bool = True
@@ -325,7 +325,7 @@ class Stretch:
 
 
 @dataclass(slots=True)
-class Measured:
+class MeasuredLoad:
     """Everything of one load."""
 
     load: Load

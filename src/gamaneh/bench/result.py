@@ -125,7 +125,7 @@ class Goodput:
 
 
 @dataclass(frozen=True, slots=True)
-class Figures:
+class SideFigures:
     """What one side did in one group of prompts, all measured rounds together.
 
     `seconds`, and what is divided by it, exist for the group `all` only: the requests of the other
@@ -226,8 +226,8 @@ class Group:
     prompts: int
     speedup: Interval | None
     e2e_speedup: Interval | None
-    plain: Figures
-    speculative: Figures
+    plain: SideFigures
+    speculative: SideFigures
 
 
 @dataclass(frozen=True, slots=True)
@@ -399,7 +399,7 @@ class Caution:
 
 
 @dataclass(frozen=True, slots=True)
-class Failure:
+class FailedRequest:
     """A request that was not answered.
 
     Args:
@@ -447,7 +447,7 @@ class PromptMark:
 
 
 @dataclass(frozen=True, slots=True)
-class Provenance:
+class RunProvenance:
     """Where the figures come from.
 
     Args:
@@ -482,7 +482,7 @@ class Run:
     version: int
     name: str
     mode: Mode
-    provenance: Provenance
+    provenance: RunProvenance
     plain: SideSetup
     speculative: SideSetup
     fairness: tuple[Check, ...]
@@ -491,7 +491,7 @@ class Run:
     speculative_memory: Memory
     equality: Equality | None
     cautions: tuple[Caution, ...]
-    failures: tuple[Failure, ...]
+    failures: tuple[FailedRequest, ...]
     slo: Slo | None
     price: Price | None
     formulas: dict[str, str]

@@ -18,7 +18,7 @@ import httpx
 from prometheus_client.parser import text_string_to_metric_families
 
 from gamaneh.bench.engines import describe_hardware, sampling_of
-from gamaneh.bench.measure import Plan
+from gamaneh.bench.measure import BenchPlan
 from gamaneh.bench.record import (
     PLAIN_SIDE,
     SPECULATIVE_SIDE,
@@ -572,7 +572,7 @@ class Servers:
 
 
 @asynccontextmanager
-async def server_ways(servers: Servers, plan: Plan) -> AsyncIterator[Ways]:
+async def server_ways(servers: Servers, plan: BenchPlan) -> AsyncIterator[Ways]:
     """Connect to both sides.
 
     Raises:
@@ -595,7 +595,7 @@ async def server_ways(servers: Servers, plan: Plan) -> AsyncIterator[Ways]:
         )
 
 
-def _way(name: str, client: HttpClient, plan: Plan, *, speculate: bool) -> Way:
+def _way(name: str, client: HttpClient, plan: BenchPlan, *, speculate: bool) -> Way:
     return Way(
         name=name,
         client=client,
@@ -606,7 +606,7 @@ def _way(name: str, client: HttpClient, plan: Plan, *, speculate: bool) -> Way:
     )
 
 
-def _describe(name: str, client: HttpClient, plan: Plan) -> SideSetup:
+def _describe(name: str, client: HttpClient, plan: BenchPlan) -> SideSetup:
     """Return what one side is, as far as a server tells; a field of its own may be a sampling parameter."""
     usual, own = sampling_of(plan.params), dict(client.extra)
     return SideSetup(

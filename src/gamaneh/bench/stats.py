@@ -22,7 +22,7 @@ from gamaneh.bench.record import (
     Counts,
     Ending,
     Key,
-    Measured,
+    MeasuredLoad,
     Record,
     Stretch,
     sum_counts,
@@ -30,7 +30,6 @@ from gamaneh.bench.record import (
 from gamaneh.bench.result import (
     ALL,
     Distribution,
-    Figures,
     Goodput,
     Group,
     GroupKind,
@@ -38,6 +37,7 @@ from gamaneh.bench.result import (
     Point,
     Price,
     Saturation,
+    SideFigures,
     Slo,
     Speculation,
     TimeSplit,
@@ -116,7 +116,7 @@ FORMULAS["throughput"] = (
 )
 
 
-def throughput_ratio(measured: Measured, kept: AbstractSet[Key]) -> Interval | None:
+def throughput_ratio(measured: MeasuredLoad, kept: AbstractSet[Key]) -> Interval | None:
     """Return the ratio by turn: both sides were given the same requests in it."""
     turns = zip(measured.stretches[PLAIN_SIDE], measured.stretches[SPECULATIVE_SIDE], strict=False)
     speeds = [(_speed(plain, kept), _speed(speculative, kept)) for plain, speculative in turns]
@@ -263,12 +263,12 @@ FORMULAS["tokens_per_character"] = "output tokens / characters of the output"
 _RELIABILITY: Sequence[TokenSource] = ("engine", "usage", "tokenizer", "deliveries")
 
 
-def side_figures(records: Sequence[Record], *, approximate: bool = False) -> Figures:
+def side_figures(records: Sequence[Record], *, approximate: bool = False) -> SideFigures:
     """Return what one side did in these requests, which must be whole."""
     prompt_tokens = _known([record.ending.prompt_tokens for record in records])
     tokens, letters = sum(record.tokens for record in records), sum(len(record.text) for record in records)
     sources = [record.ending.tokens_from for record in records if record.ending.tokens_from is not None]
-    return Figures(
+    return SideFigures(
         requests=len(records),
         prompt_tokens=None if prompt_tokens is None else int(sum(prompt_tokens)),
         output_tokens=tokens,
@@ -304,7 +304,7 @@ def whole_figures(
     kept: AbstractSet[Key] | None = None,
     *,
     approximate: bool = False,
-) -> Figures:
+) -> SideFigures:
     """Return what one side did in its requests under one load, throughput and cost included.
 
     Args:
@@ -364,7 +364,7 @@ _KINDS: Mapping[GroupKind, Callable[[Prompt], str]] = {
 }
 
 
-def make_point(measured: Measured, slo: Slo | None, price: Price | None, *, approximate: bool = False) -> Point:
+def make_point(measured: MeasuredLoad, slo: Slo | None, price: Price | None, *, approximate: bool = False) -> Point:
     """Return the figures of one load. A kind of group that holds all prompts in one is left out.
 
     Args:
@@ -393,7 +393,7 @@ def _parts(pairs: Sequence[Pair], approximate: bool) -> Iterator[Group]:
             yield _group(kind, name, own, plain, side_figures([record for _, record in own], approximate=approximate))
 
 
-def _group(kind: GroupKind, name: str, pairs: Sequence[Pair], plain: Figures, speculative: Figures) -> Group:
+def _group(kind: GroupKind, name: str, pairs: Sequence[Pair], plain: SideFigures, speculative: SideFigures) -> Group:
     return Group(
         kind=kind,
         name=name,
@@ -446,7 +446,7 @@ def is_saturated(stays: Sequence[Stay]) -> bool:
     return span > 0 and growth(stays) > LEAST_GROWTH * (len(stays) - 1) / span
 
 
-def _saturation(measured: Measured) -> Saturation | None:
+def _saturation(measured: MeasuredLoad) -> Saturation | None:
     plain, speculative = (stays(measured.records(side)) for side in (PLAIN_SIDE, SPECULATIVE_SIDE))
     if not plain or not speculative:
         return None

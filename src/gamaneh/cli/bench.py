@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gamaneh.cli.bench_options import LoadChoice, Objectives, PromptChoice, ServerChoice, ShortSampling, TargetChoice
+from gamaneh.cli.bench_options import BenchServers, LoadChoice, Objectives, PromptChoice, ShortSampling, TargetChoice
 from gamaneh.cli.bench_table import report
 from gamaneh.cli.command import command
 from gamaneh.cli.options import JsonFlag, ProposerChoice
@@ -18,7 +18,7 @@ from gamaneh.cli.terminal import count_bar, notices, output, print_json
 from gamaneh.errors import InvalidOption
 
 if TYPE_CHECKING:
-    from gamaneh.bench.measure import Plan
+    from gamaneh.bench.measure import BenchPlan
     from gamaneh.bench.result import ModelMark, Run
     from gamaneh.bench.servers import Servers
     from gamaneh.models.loading import LoadedModel
@@ -36,7 +36,7 @@ EXIT_INTERRUPTED = 130
 def run_bench(
     model: TargetChoice,
     proposer: ProposerChoice,
-    server: ServerChoice,
+    server: BenchServers,
     sampling: ShortSampling,
     prompts: PromptChoice,
     load: LoadChoice,
@@ -96,11 +96,11 @@ def exit_early(stopped: str | None) -> None:
         raise typer.Exit(EXIT_INTERRUPTED)
 
 
-def _plan(prompts: PromptChoice, load: LoadChoice, objectives: Objectives, sampling: ShortSampling) -> Plan:
-    from gamaneh.bench.measure import Plan
+def _plan(prompts: PromptChoice, load: LoadChoice, objectives: Objectives, sampling: ShortSampling) -> BenchPlan:
+    from gamaneh.bench.measure import BenchPlan
 
     file = prompts.read()
-    return Plan(
+    return BenchPlan(
         source=file.source,
         prompts=file.prompts,
         params=sampling.params(),
@@ -133,7 +133,7 @@ def _refuse_mixtures(
 
 
 def _in_process(
-    plan: Plan,
+    plan: BenchPlan,
     model: TargetChoice,
     proposer: ProposerChoice,
     sampling: ShortSampling,
@@ -157,7 +157,7 @@ def _in_process(
         )
 
 
-def _over_http(plan: Plan, servers: Servers, name: str | None, keep: Keep, *, allow_unequal: bool) -> Run:
+def _over_http(plan: BenchPlan, servers: Servers, name: str | None, keep: Keep, *, allow_unequal: bool) -> Run:
     from gamaneh.bench.conduct import conduct
     from gamaneh.bench.servers import server_ways
 
@@ -166,7 +166,7 @@ def _over_http(plan: Plan, servers: Servers, name: str | None, keep: Keep, *, al
         return conduct(lambda: server_ways(servers, plan), plan, title, (), tick, keep, allow_unequal=allow_unequal)
 
 
-def _largest(plan: Plan) -> int:
+def _largest(plan: BenchPlan) -> int:
     """As many at once as a closed loop asks for; what arrives by the clock is served as `serve` does."""
     from gamaneh.options import EngineOptions
 

@@ -42,7 +42,7 @@ class TargetChoice(ModelChoice):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ServerChoice:
+class BenchServers:
     """Servers to measure in place of a model."""
 
     url: Annotated[str | None, typer.Option(help="Server with OpenAI's API that speculates.")] = None

@@ -14,13 +14,13 @@ if TYPE_CHECKING:
         Difference,
         Distribution,
         Equality,
-        Figures,
         Group,
         Interval,
         Load,
         Memory,
         Point,
         Run,
+        SideFigures,
         SideSetup,
     )
 
@@ -121,7 +121,7 @@ def _notes(point: Point) -> Iterator[str]:
         )
 
 
-def _mark(figures: Figures) -> str:
+def _mark(figures: SideFigures) -> str:
     """Figures of an approximate rule say so wherever they stand."""
     return " (approximate)" if figures.approximate else ""
 
@@ -131,7 +131,7 @@ def sign(approximate: bool) -> str:
     return "~" if approximate else ""
 
 
-def _side_notes(name: str, figures: Figures) -> Iterator[str]:
+def _side_notes(name: str, figures: SideFigures) -> Iterator[str]:
     split, name = figures.split, f"{name}{_mark(figures)}"
     parts = {"queue": split.queue, "prefill": split.prefill, "draft": split.draft, "verify": split.verify}
     rest = {"other": split.other} if split.other is not None else {"decode": split.decode}

@@ -10,7 +10,7 @@ from typing import Any
 from gamaneh.bench.result import Machine, Setup
 
 
-class Outcome(StrEnum):
+class AuditOutcome(StrEnum):
     """How a check ended, and how all of them did."""
 
     PASS = "pass"
@@ -111,7 +111,7 @@ class AuditCheck:
 
     name: str
     rule: str
-    outcome: Outcome
+    outcome: AuditOutcome
     reason: str
     exposure: Exposure = Exposure()
     differences: tuple[Departure, ...] = ()
@@ -125,7 +125,7 @@ class AuditCheck:
 class Audit:
     """All checks of one target, proposer and sampling."""
 
-    verdict: Outcome
+    verdict: AuditOutcome
     checks: tuple[AuditCheck, ...]
     setup: Setup
     machine: Machine
@@ -137,10 +137,10 @@ class Audit:
         return asdict(self)
 
 
-def overall(checks: Sequence[AuditCheck]) -> Outcome:
+def overall(checks: Sequence[AuditCheck]) -> AuditOutcome:
     """Fail if anything failed, pass if something passed and nothing is open."""
     outcomes = {check.outcome for check in checks}
-    if Outcome.FAIL in outcomes:
-        return Outcome.FAIL
-    settled = Outcome.PASS in outcomes and Outcome.INCONCLUSIVE not in outcomes
-    return Outcome.PASS if settled else Outcome.INCONCLUSIVE
+    if AuditOutcome.FAIL in outcomes:
+        return AuditOutcome.FAIL
+    settled = AuditOutcome.PASS in outcomes and AuditOutcome.INCONCLUSIVE not in outcomes
+    return AuditOutcome.PASS if settled else AuditOutcome.INCONCLUSIVE

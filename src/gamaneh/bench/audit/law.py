@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from gamaneh.bench.audit.findings import AuditCheck, Exposure, Outcome, Planted, StatisticalTest
+from gamaneh.bench.audit.findings import AuditCheck, AuditOutcome, Exposure, Planted, StatisticalTest
 from gamaneh.bench.audit.statistic import mean_p_value, permutation_p_value, rank, uniform_p_value
 from gamaneh.bench.audit.subject import (
     NO_GUIDES,
@@ -176,7 +176,7 @@ def check_law(name: str, subject: Subject, params: SamplingParams, draws: int, l
     errors = [answer.error for answer in answers if answer.error]
     if errors:
         reason = f"{len(errors)} of {len(answers)} requests failed: {errors[0]}"
-        return AuditCheck(name, rule.name, Outcome.FAIL, reason, exposure(answers))
+        return AuditCheck(name, rule.name, AuditOutcome.FAIL, reason, exposure(answers))
     fault = PlantedFault()
     faulty = sampler.ranked(2, *sampler.speculative(2, lambda: fault.plant(rule)))
     samples = _Samples(sampler.ranked(0, answers, guides), sampler.plain(1), faulty)
@@ -186,14 +186,14 @@ def check_law(name: str, subject: Subject, params: SamplingParams, draws: int, l
 
 def _settled(check: AuditCheck, rule: Rule, coupled: bool) -> AuditCheck:
     """What the rule itself says about a check that was not failed."""
-    if not rule.exact and check.outcome is Outcome.PASS:
+    if not rule.exact and check.outcome is AuditOutcome.PASS:
         reason = f"rule {rule.name} is approximate, though these samples do not show it"
-        return replace(check, outcome=Outcome.INCONCLUSIVE, reason=reason)
+        return replace(check, outcome=AuditOutcome.INCONCLUSIVE, reason=reason)
     failed = any(test.failed for test in check.tests)
     if rule.exact and coupled and not failed and check.exposure.drafted and check.planted and check.planted.kept:
         # Under `match` every draw is that of plain decoding with the same seed, drafts or not.
         reason = "nothing departs from the target; what these tests are too blunt for, seeded parity finds"
-        return check if check.outcome is Outcome.PASS else replace(check, outcome=Outcome.PASS, reason=reason)
+        return check if check.outcome is AuditOutcome.PASS else replace(check, outcome=AuditOutcome.PASS, reason=reason)
     return check
 
 
@@ -221,21 +221,21 @@ def _compared(name: str, subject: Subject, rule: str, samples: _Samples, seen: t
 
 def _judge(
     seen: Exposure, tests: Sequence[StatisticalTest], control: StatisticalTest, planted: Planted, impossible: int
-) -> tuple[Outcome, str]:
+) -> tuple[AuditOutcome, str]:
     failed = [test.name for test in tests if test.failed]
     if impossible:
-        return Outcome.FAIL, f"{impossible} tokens to which the target gives no probability"
+        return AuditOutcome.FAIL, f"{impossible} tokens to which the target gives no probability"
     if failed:
-        return Outcome.FAIL, f"the output departs from the target's distribution ({'; '.join(failed)})"
+        return AuditOutcome.FAIL, f"the output departs from the target's distribution ({'; '.join(failed)})"
     if control.failed:
-        return Outcome.INCONCLUSIVE, "plain decoding failed the same test: the test cannot be relied on here"
+        return AuditOutcome.INCONCLUSIVE, "plain decoding failed the same test: the test cannot be relied on here"
     if not seen.drafted:
-        return Outcome.INCONCLUSIVE, "the proposer made no draft, so nothing was put to the test"
+        return AuditOutcome.INCONCLUSIVE, "the proposer made no draft, so nothing was put to the test"
     if not planted.kept:
-        return Outcome.INCONCLUSIVE, "no candidate was refused, so a rule that keeps all of them would not show"
+        return AuditOutcome.INCONCLUSIVE, "no candidate was refused, so a rule that keeps all of them would not show"
     if not planted.found:
-        return Outcome.INCONCLUSIVE, "the planted fault was not found: more samples are needed"
-    return Outcome.PASS, (
+        return AuditOutcome.INCONCLUSIVE, "the planted fault was not found: more samples are needed"
+    return AuditOutcome.PASS, (
         f"{seen.tokens} sampled tokens follow the target; a fault in {planted.smallest_share:.1%} of the requests"
         " would have been found"
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 import gamaneh
-from gamaneh.bench.audit.findings import Audit, AuditCheck, Outcome, overall
+from gamaneh.bench.audit.findings import Audit, AuditCheck, AuditOutcome, overall
 from gamaneh.bench.audit.law import check_law
 from gamaneh.bench.audit.parity import check_parity
 from gamaneh.bench.audit.subject import Subject
@@ -79,4 +79,4 @@ def _law(subject: Subject, sampling: SamplingParams, effort: AuditEffort) -> Aud
 
 
 def _skipped(name: str, rule: str, reason: str) -> AuditCheck:
-    return AuditCheck(name, rule, Outcome.SKIPPED, reason)
+    return AuditCheck(name, rule, AuditOutcome.SKIPPED, reason)

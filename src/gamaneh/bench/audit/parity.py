@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import torch
 
-from gamaneh.bench.audit.findings import AuditCheck, Departure, Exposure, Outcome, Planted
+from gamaneh.bench.audit.findings import AuditCheck, AuditOutcome, Departure, Exposure, Planted
 from gamaneh.bench.audit.subject import Answer, Asked, Dictated, PlantedFault, Subject, ask, exposure, refuse_failures
 from gamaneh.core import ROOT, TargetRows, Use
 from gamaneh.engine.engine import Engine
@@ -53,18 +53,21 @@ def check_parity(name: str, subject: Subject, params: SamplingParams) -> AuditCh
     return AuditCheck(name, rule, outcome, reason, seen, differences, rounding, planted=planted)
 
 
-def _judge(seen: Exposure, differences: Sequence[Departure], planted: Planted) -> tuple[Outcome, str]:
+def _judge(seen: Exposure, differences: Sequence[Departure], planted: Planted) -> tuple[AuditOutcome, str]:
     wrong = [difference for difference in differences if not difference.tie]
     if wrong:
-        return Outcome.FAIL, f"{len(wrong)} of {seen.outputs} outputs are not those of plain decoding"
+        return AuditOutcome.FAIL, f"{len(wrong)} of {seen.outputs} outputs are not those of plain decoding"
     if not seen.drafted:
-        return Outcome.INCONCLUSIVE, "the proposer made no draft, so nothing was put to the test"
+        return AuditOutcome.INCONCLUSIVE, "the proposer made no draft, so nothing was put to the test"
     if not planted.kept:
-        return Outcome.INCONCLUSIVE, "no candidate was refused, so a rule that keeps all of them would not show"
+        return AuditOutcome.INCONCLUSIVE, "no candidate was refused, so a rule that keeps all of them would not show"
     if not planted.found:
-        return Outcome.INCONCLUSIVE, "the planted fault was not found"
+        return AuditOutcome.INCONCLUSIVE, "the planted fault was not found"
     ties = f", {len(differences)} of them but for ties within rounding" if differences else ""
-    return Outcome.PASS, f"all {seen.outputs} outputs are those of plain decoding{ties}; the planted fault was found"
+    return (
+        AuditOutcome.PASS,
+        f"all {seen.outputs} outputs are those of plain decoding{ties}; the planted fault was found",
+    )
 
 
 def _plant(subject: Subject, questions: Sequence[Asked], plain: Sequence[Answer]) -> Planted:
