@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 
+from gamaneh.backends.paged import PagedBackend
 from gamaneh.bench.audit.findings import Audit, AuditCheck, AuditOutcome
 from gamaneh.bench.audit.law import check_law
 from gamaneh.bench.audit.lossless import GREEDY, LAW, SEEDED, AuditEffort, audit
@@ -17,7 +18,6 @@ from gamaneh.core import EMPTY_DRAFT, Draft, Proposer
 from gamaneh.engine.engine import Engine
 from gamaneh.errors import InvalidOption, InvalidRequest
 from gamaneh.kv import BlockPool, KVManager
-from gamaneh.models.runner import Runner
 from gamaneh.options import EngineOptions, SamplingParams, SpeculationOptions
 from gamaneh.proposers.draft_model import DraftModelProposer
 from gamaneh.testing import ByteTokenizer, Script, ScriptedRunner, hashed
@@ -41,12 +41,11 @@ def engine(target: Script = TARGET, draft: Script | None = None, **speculation) 
     proposers = {}
     if draft is not None:
         draft_runner = ScriptedRunner(draft, VOCAB, num_blocks=400)
-        proposer = DraftModelProposer(draft_runner, manager(draft_runner), vocab_size=VOCAB)
+        proposer = DraftModelProposer(backend(draft_runner), vocab_size=VOCAB)
         proposers = {proposer.name: proposer}
         speculation = {"proposer": "draft_model", "draft_length": 3, **speculation}
     return Engine(
-        runner,
-        manager(runner),
+        backend(runner),
         ByteTokenizer(),
         proposers=proposers,
         speculation=SpeculationOptions(**speculation),
@@ -54,8 +53,8 @@ def engine(target: Script = TARGET, draft: Script | None = None, **speculation) 
     )
 
 
-def manager(runner: ScriptedRunner) -> KVManager:
-    return KVManager(BlockPool(400, 4, prefix_cache=False), runner.cache)
+def backend(runner: ScriptedRunner) -> PagedBackend:
+    return PagedBackend(runner, KVManager(BlockPool(400, 4, prefix_cache=False), runner.cache))
 
 
 def subject(speculative: Engine | None = None, plain: Engine | None = None, **options) -> Subject:
@@ -181,7 +180,7 @@ class OtherWhileVerifying(ScriptedRunner):
 
     def __init__(self, invariant: bool, other: Script) -> None:
         super().__init__(TARGET, VOCAB, num_blocks=400)
-        self.invariant = invariant
+        self.caps = replace(self.caps, invariant=invariant)
         self.other = other
 
     def forward(self, feeds, **options):
@@ -196,10 +195,9 @@ class OtherWhileVerifying(ScriptedRunner):
 
 def damaged(invariant: bool, other: Script) -> Engine:
     whole = engine(draft=DRAFT)
-    runner: Runner = OtherWhileVerifying(invariant, other)
+    runner = OtherWhileVerifying(invariant, other)
     return Engine(
-        runner,
-        manager(runner),
+        backend(runner),
         ByteTokenizer(),
         proposers=whole.proposers,
         speculation=whole.speculation,
@@ -234,10 +232,9 @@ def test_without_invariance_large_margins_are_no_ties() -> None:
 class Wavering(ScriptedRunner):
     """A target whose logits move a little with the size of the batch, as free shapes do."""
 
-    invariant = False
-
     def __init__(self) -> None:
         super().__init__(TARGET, VOCAB, num_blocks=400)
+        self.caps = replace(self.caps, invariant=False)
 
     def forward(self, feeds, **options):
         forward = super().forward(feeds, **options)
@@ -250,8 +247,7 @@ class Wavering(ScriptedRunner):
 def wavering(draft: Script | None = None) -> Engine:
     whole, runner = engine(draft=draft), Wavering()
     return Engine(
-        runner,
-        manager(runner),
+        backend(runner),
         ByteTokenizer(),
         proposers=whole.proposers,
         speculation=whole.speculation,
