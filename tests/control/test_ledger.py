@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gamaneh.control.ledger import WINDOW, Account, Ledger
+from gamaneh.control.fallback import WINDOW, Account, Ledger
 
 
 def verdicts(account: Account, rounds: int = WINDOW) -> list[bool]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gamaneh.control.quarantine import Quarantine
+from gamaneh.control.fallback import Quarantine
 from gamaneh.control.router import LONG_PROMPT, USUAL_OUTPUT, Features, Router
 from gamaneh.core import AUTO, PLAIN, Failure, Needs, ReasonCode
 

@@ -7,7 +7,7 @@ from functools import cache
 import pytest
 import torch
 
-from gamaneh.control.quarantine import FIRST_ROUNDS, Fault
+from gamaneh.control.fallback import FIRST_ROUNDS, Fault
 from gamaneh.core import PLAIN, Draft, ReasonCode, ReasonDetails, Request, StepReport
 from gamaneh.engine.calibration import calibrate
 from gamaneh.engine.engine import Engine

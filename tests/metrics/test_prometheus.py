@@ -11,7 +11,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 from prometheus_client.parser import text_string_to_metric_families
 
-from gamaneh.control.quarantine import Fault
+from gamaneh.control.fallback import Fault
 from gamaneh.core import BatchReport, FinishReason, Origin, ReasonCode, Request, StepReport
 from gamaneh.metrics.prometheus import PrometheusMetrics
 from gamaneh.metrics.timeline import RequestTimeline

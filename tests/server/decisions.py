@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from gamaneh.control.acceptance import AcceptanceTracker
 from gamaneh.control.controller import Controller
 from gamaneh.control.cost import CostModel
-from gamaneh.control.quarantine import Fault, Quarantine
+from gamaneh.control.fallback import Fault, Quarantine
 from gamaneh.control.round import Candidate
 from gamaneh.control.router import LONG_PROMPT, Features, Router
 from gamaneh.core import AUTO, PLAIN, Decision, Needs, ReasonCode, StepReport

@@ -23,7 +23,7 @@ from selenium.webdriver.remote.webelement import WebElement
 from selenium.webdriver.support.ui import Select, WebDriverWait
 from torch import Tensor
 
-from gamaneh.control.quarantine import Fault
+from gamaneh.control.fallback import Fault
 from gamaneh.core import Decision, ReasonCode
 from gamaneh.engine.async_engine import AsyncEngine
 from gamaneh.options import SpeculationOptions

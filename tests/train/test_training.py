@@ -7,7 +7,7 @@ import pytest
 import torch
 from tiny_training import QUICK, SHORT, Listener, examples, tiny_corpus, tiny_target, workshop
 
-from gamaneh.control.ledger import Ledger
+from gamaneh.control.fallback import Ledger
 from gamaneh.engine.llm import LLM
 from gamaneh.errors import GamanehError, InvalidOption, ModelError
 from gamaneh.heads.artifact import load_artifact

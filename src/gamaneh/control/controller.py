@@ -1,287 +1,332 @@
 """Adaptive draft length: how far each request may draft in the next round, with what, 0 included, and why.
 
-The controller maximises expected emitted tokens per second over the whole batch,
-
-    sum over requests of (1 + s_1 + ... + s_k) / (verify(rows) + draft(depth)),
-
-with survival s_i and costs as measured here (Leviathan et al. 2023, theorem 3.8, without its
-assumption of independent acceptance). It is cautious: survival is a lower bound, and drafting has to
-promise a margin to begin. Exactness never depends on what it decides.
+The controller maximises the objective of `gamaneh.control.objective` with survival and costs as measured here. What
+is not known well it judges hopefully, within a budget of what that may lose beside plain decoding
+(`gamaneh.control.budget`). Exactness never depends on what it decides.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field
 
-from gamaneh.control.acceptance import CAUTION, AcceptanceTracker, Source
+from gamaneh.control import reasons
+from gamaneh.control.budget import Budget
 from gamaneh.control.cost import CostModel
-from gamaneh.control.probing import PROBE_DEPTH, ProbeBudget
-from gamaneh.control.round import Candidate, Offer, RoundEstimate, estimate
+from gamaneh.control.objective import Asked, Eligible, Offer, RoundEstimate, round_seconds, the_round
 from gamaneh.control.router import Route
-from gamaneh.core import EMPTY_DRAFT, NO_DETAILS, PLAIN, Decision, Draft, ReasonCode, ReasonDetails, StepReport
+from gamaneh.control.survival import CAUTION, Source, SurvivalTracker, bounded
+from gamaneh.core import EMPTY_DRAFT, PLAIN, Decision, Draft, ReasonCode, StepReport
 
-MARGIN = 1.05
+MARGIN = 1.02
 """Gain over plain decoding that a request has to promise to begin drafting; it goes on down to 1."""
+
+HOPE = 0.5
+"""Standard deviations of hope by which the length is chosen where drafting pays: what is never drafted is never
+learned about."""
+
+PROBE_LENGTH = 2
+FILLING = 1.5
+"""Times what one probe adds to a round that the probes of a batch may add together."""
+
+TRIAL_LENGTH = 4
+"""Longest draft where it is not likely that drafting pays."""
 
 LOOKED_AT = 4
 """Candidates by which it is judged whether a request would draft alone; only the words depend on it."""
 
 Peek = Callable[[str, Sequence[str], int], Mapping[str, Draft]]
-"""Proposer, requests and longest depth -> the drafts that the proposer has for them at once."""
+"""Proposer, requests and longest draft -> the drafts that the proposer has for them at once."""
 
 Glimpses = Mapping[tuple[str, str], Draft]
 """Drafts seen before the decision, by (proposer, request)."""
 
-
-@dataclass(frozen=True, slots=True)
-class Probe:
-    """A short draft to find out; `draft_seconds` of it are paid for already."""
-
-    request_id: str
-    route: Route
-    depth: int
-    draft_seconds: float
+_ADAPTED = (ReasonCode.PAYS, ReasonCode.TRIAL, ReasonCode.PROBE)
 
 
-@dataclass(frozen=True, slots=True)
-class Outlook:
-    """What is known before a round.
+@dataclass(slots=True)
+class Plan:
+    """What is known before a round, and what is best by it.
 
     Args:
-        batch: what drafts cost and bring.
         glimpses: drafts that were seen.
         offers: the best proposer of each request that has any.
-        depths: the best draft lengths, by request.
+        lengths: the best draft lengths, by request.
+        likely: drafting is likely to pay, and not only hoped to.
+        probes: route and length of short drafts to find out, by request.
+        measures: nothing is drafted, so that a plain step is timed.
     """
 
     batch: RoundEstimate
     glimpses: Glimpses
     offers: Mapping[str, Offer]
-    depths: Mapping[str, int]
+    lengths: Mapping[str, int]
+    likely: bool = True
+    probes: dict[str, tuple[Route, int]] = field(default_factory=dict)
+    measures: bool = False
 
-    def seen_depth(self, candidate: Candidate, route: Route) -> int:
+    def seen_length(self, request: Eligible, route: Route) -> int:
         """Longest draft of this route: what was seen of an instant one, any length of others."""
         if not route.instant:
-            return route.allowed(candidate.max_depth)
-        return min(self.glimpses.get((route.proposer, candidate.request_id), EMPTY_DRAFT).depth, candidate.max_depth)
+            return route.allowed(request.most)
+        return min(self.glimpses.get((route.proposer, request.request_id), EMPTY_DRAFT).depth, request.most)
 
-    def uses(self, candidate: Candidate, route: Route) -> bool:
+    def uses(self, request: Eligible, route: Route) -> bool:
         """Whether the request drafts by this route."""
-        return candidate.request_id in self.depths and self.offers[candidate.request_id].proposer == route.proposer
-
-    @property
-    def rows(self) -> int:
-        """Rows of the best drafts."""
-        return sum(depth * self.offers[request_id].route.branching for request_id, depth in self.depths.items())
-
-    def given_up(self, candidate: Candidate) -> float:
-        """Seconds that the draft of this request saves, and that are lost when it does something else."""
-        if candidate.request_id not in self.depths:
-            return 0.0
-        return sum(self.offers[candidate.request_id].survival) / self.batch.plain_rate
+        return request.request_id in self.lengths and self.offers[request.request_id].proposer == route.proposer
 
 
 class Controller:
     """Decides from measured survival and measured costs."""
 
-    def __init__(self, acceptance: AcceptanceTracker, cost: CostModel) -> None:
-        self.acceptance, self.cost = acceptance, cost
-        self.budget = ProbeBudget()
+    def __init__(self, survival: SurvivalTracker, cost: CostModel) -> None:
+        self.survival, self.cost = survival, cost
+        self.budget = Budget()
         self.decisions: dict[str, Decision] = {}
         self._kinds: dict[str, str] = {}
         self._plain_rounds: dict[str, int] = {}
         self._drafting: set[str] = set()
-        self._probe: Probe | None = None
+        self._lags: dict[str, float] = {}
 
-    def decide(self, candidates: Sequence[Candidate], peek: Peek = lambda proposer, ids, depth: {}) -> list[Decision]:
-        """One decision per candidate, all of them together being one batch."""
-        outlook = self._outlook(candidates, peek)
-        self._probe = self._find_probe([c for c in candidates if _adapts(c)], outlook)
-        for candidate in candidates:
-            self._remember(candidate, self._decision(candidate, outlook))
-        return [self.decisions[candidate.request_id] for candidate in candidates]
+    def decide(self, requests: Sequence[Eligible], peek: Peek = lambda proposer, ids, length: {}) -> list[Decision]:
+        """One decision per request, all of them together being one batch."""
+        self.budget.earn()
+        plan = self._plan(requests, peek)
+        self._lags = {request_id: offer.lag for request_id, offer in plan.offers.items() if offer.lag}
+        decisions = [self._decision(request, plan) for request in requests]
+        for request, decision in zip(requests, decisions, strict=True):
+            self._remember(request, decision)
+        return decisions
 
     def observe(self, report: StepReport, grade: int = 0) -> None:
-        """Learn what became of a draft of this grade."""
-        if report.depth == 0:
+        """Learn what became of a draft of this grade; one that is shorter than was asked for, or empty, teaches too."""
+        if report.decision == 0 or report.proposer == PLAIN:
             return
         request_id = report.request_id
-        self.acceptance.observe(
+        self.survival.observe(
             Source(report.proposer, grade),
             request_id,
-            report.depth,
+            report.decision,
             report.survived,
             kind=self._kinds.get(request_id, ""),
             gap=self._plain_rounds.pop(request_id, 0),
+            empty=report.depth == 0,
         )
 
-    def observe_draft(self, proposer: str, depth: int, seconds: float, *, batch: int, lag: float) -> None:
-        """Learn what a proposer's drafts took; a probe that took longer than expected is paid for."""
-        self.cost.observe_draft(proposer, depth, seconds, batch=batch, lag=lag)
-        probe = self._probe
-        if probe is not None and probe.route.proposer == proposer and batch == 1:
-            self.budget.credit -= max(seconds - probe.draft_seconds, 0.0)
+    def book(self, reports: Sequence[StepReport]) -> None:
+        """Enter what a round's drafts gained or lost beside plain decoding, by what was emitted."""
+        drafted = [report for report in reports if report.decision]
+        if not drafted or any(report.reason_code not in _ADAPTED for report in drafted):
+            return
+        size, context = len(reports), sum(report.context_len for report in reports)
+        asked = []
+        for name in {report.proposer for report in drafted}:
+            own = [report for report in drafted if report.proposer == name]
+            lag = sum(self._lags.get(report.request_id, 0.0) for report in own)
+            asked.append(Asked(name, max(report.decision for report in own), len(own), lag))
+        rows = size + sum(report.drafted for report in reports)
+        seconds = round_seconds(self.cost, size, rows, asked, context=context)
+        plain = round_seconds(self.cost, size, size, context=context)
+        self.budget.book(sum(report.emitted for report in reports) / size - seconds / plain)
 
     def drop(self, request_id: str) -> None:
         """Forget a finished request."""
-        self.acceptance.drop(request_id)
+        self.survival.drop(request_id)
         self.decisions.pop(request_id, None)
         self._kinds.pop(request_id, None)
         self._plain_rounds.pop(request_id, None)
         self._drafting.discard(request_id)
 
-    def _outlook(self, candidates: Sequence[Candidate], peek: Peek) -> Outlook:
-        batch = estimate(self.cost, candidates)
-        glimpses = self._look(candidates, batch, peek)
-        found = (self._best_offer(candidate, batch, glimpses) for candidate in candidates if _adapts(candidate))
+    def _plan(self, requests: Sequence[Eligible], peek: Peek) -> Plan:
+        batch = the_round(self.cost, requests)
+        adaptive = [request for request in requests if _adapts(request)]
+        glimpses = self._look(requests, batch, peek)
+        found = (self._best_offer(request, batch, glimpses) for request in adaptive)
         offers = {offer.request_id: offer for offer in found if offer is not None}
-        goes_on = any(request_id in self._drafting for request_id in offers)
-        depths = batch.best_depths(list(offers.values()), batch.plain_rate * (1.0 if goes_on else MARGIN))
-        return Outlook(batch, glimpses, offers, depths)
+        if self.cost.wants_plain:
+            return Plan(batch, glimpses, offers, {}, measures=True)
+        plan = self._lengths(batch, glimpses, offers)
+        self._add_probes(adaptive, plan)
+        return plan
 
-    def _look(self, candidates: Sequence[Candidate], batch: RoundEstimate, peek: Peek) -> Glimpses:
+    def _lengths(self, batch: RoundEstimate, glimpses: Glimpses, offers: Mapping[str, Offer]) -> Plan:
+        """The best lengths by what is likely; else by hope, if that may be lost; in debt by what is nearly sure."""
+        chosen = list(offers.values())
+        nothing = Plan(batch, glimpses, offers, {})
+        if not chosen:
+            return nothing
+        goes_on = any(request_id in self._drafting for request_id in offers)
+        in_debt = self.budget.balance < 0.0
+        if not goes_on and not in_debt:  # as a rule nothing is hoped for where nothing was drafted: one look will do
+            hopes = [_survival(offer, -CAUTION) for offer in chosen]
+            if batch.best_lengths(chosen, hopes)[1] <= batch.plain_rate:
+                return nothing
+        least = 0.0 if goes_on else MARGIN - 1.0
+        for caution in (CAUTION,) if in_debt else (-HOPE, 0.0):
+            lengths, rate = batch.best_lengths(chosen, [_survival(offer, caution) for offer in chosen])
+            if rate <= batch.plain_rate * (1.0 + least):
+                break
+            if in_debt or batch.gain(offers, lengths) > least:
+                return Plan(batch, glimpses, offers, lengths)
+        if in_debt:
+            return nothing
+        hopes = [_survival(offer, -CAUTION)[:TRIAL_LENGTH] for offer in chosen]
+        lengths, rate = batch.best_lengths(chosen, hopes)
+        if rate > batch.plain_rate and lengths and self.budget.allows(-batch.gain(offers, lengths)):
+            return Plan(batch, glimpses, offers, lengths, likely=False)
+        return nothing
+
+    def _look(self, requests: Sequence[Eligible], batch: RoundEstimate, peek: Peek) -> Glimpses:
         """Drafts of instant proposers, where they may matter."""
-        wanted: dict[str, list[Candidate]] = {}
-        for candidate in candidates:
-            for route in candidate.routes:
-                if route.instant and self._worth_a_look(candidate, route, batch):
-                    wanted.setdefault(route.proposer, []).append(candidate)
+        wanted: dict[str, list[Eligible]] = {}
+        for request in requests:
+            for route in request.routes:
+                if route.instant and self._worth_a_look(request, route, batch):
+                    wanted.setdefault(route.proposer, []).append(request)
         glimpses: dict[tuple[str, str], Draft] = {}
         for name, asking in wanted.items():
-            longest = max(candidate.max_depth for candidate in asking)
-            seen = peek(name, [candidate.request_id for candidate in asking], longest)
+            longest = max(request.most for request in asking)
+            seen = peek(name, [request.request_id for request in asking], longest)
             glimpses |= {(name, request_id): draft for request_id, draft in seen.items()}
         return glimpses
 
-    def _worth_a_look(self, candidate: Candidate, route: Route, batch: RoundEstimate) -> bool:
-        if candidate.fixed is not None:
-            return len(candidate.routes) > 1
-        if self.budget.affords(route.proposer, batch.extra_seconds(route, min(PROBE_DEPTH, candidate.max_depth), 0.0)):
+    def _worth_a_look(self, request: Eligible, route: Route, batch: RoundEstimate) -> bool:
+        if request.fixed is not None:
+            return len(request.routes) > 1
+        if request.most == 0:
+            return False
+        if self.budget.probe_is_due(self._probe_loss(batch, route, 1), route.proposer):
             return True
-        grades = self.acceptance.grades(route.proposer)
-        offers = (self._offer(candidate, route, grade, candidate.max_depth) for grade in grades)
-        return any(batch.best_alone(offer)[1] > batch.plain_rate for offer in offers)
+        offers = (self._offer(request, route, grade, request.most) for grade in self.survival.grades(route.proposer))
+        return any(batch.best_alone(offer, _survival(offer, -CAUTION))[1] > batch.plain_rate for offer in offers)
 
-    def _best_offer(self, candidate: Candidate, batch: RoundEstimate, glimpses: Glimpses) -> Offer | None:
-        """The proposer that brings most when this request alone drafts.
+    def _best_offer(self, request: Eligible, batch: RoundEstimate, glimpses: Glimpses) -> Offer | None:
+        """The proposer that may bring most when this request alone drafts.
 
-        Of those that surely pay, the one that may be best (upper confidence bound, Auer et al. 2002): what
+        Of those that are likely to pay, the one that may be best (upper confidence bound, Auer et al. 2002): what
         is little known gets its chance, and loses it when it turns out to be worse.
         """
-        offers = [offer for route in candidate.routes if (offer := self._seen_offer(candidate, route, glimpses))]
+        offers = [offer for route in request.routes if (offer := self._seen_offer(request, route, glimpses))]
         if len(offers) < 2:
-            return next(iter(offers), None)
-        paying = [offer for offer in offers if batch.best_alone(offer)[1] > batch.plain_rate]
-        return max(paying or offers, key=lambda offer: batch.best_alone(self._at_best(candidate, offer))[1])
+            return offers[0] if offers else None
+        paying = [offer for offer in offers if batch.best_alone(offer, offer.survival)[1] > batch.plain_rate]
+        return max(paying or offers, key=lambda offer: batch.best_alone(offer, _survival(offer, -HOPE))[1])
 
-    def _seen_offer(self, candidate: Candidate, route: Route, glimpses: Glimpses) -> Offer | None:
+    def _seen_offer(self, request: Eligible, route: Route, glimpses: Glimpses) -> Offer | None:
         """None where nothing is offered, or nothing is known yet about what it takes."""
-        return self._seen_draft(candidate, route, glimpses) if self.cost.knows(route.proposer) else None
+        return self._seen_draft(request, route, glimpses) if self.cost.knows(route.proposer) else None
 
-    def _seen_draft(self, candidate: Candidate, route: Route, glimpses: Glimpses) -> Offer | None:
+    def _seen_draft(self, request: Eligible, route: Route, glimpses: Glimpses) -> Offer | None:
         """None where nothing is offered."""
         if not route.instant:
-            return self._offer(candidate, route, 0, route.allowed(candidate.max_depth))
-        draft = glimpses.get((route.proposer, candidate.request_id), EMPTY_DRAFT)
-        depth = min(draft.depth, candidate.max_depth)
-        return self._offer(candidate, route, draft.grade, depth) if depth else None
+            return self._offer(request, route, 0, route.allowed(request.most))
+        draft = glimpses.get((route.proposer, request.request_id), EMPTY_DRAFT)
+        length = min(draft.depth, request.most)
+        return self._offer(request, route, draft.grade, length) if length else None
 
-    def _offer(self, candidate: Candidate, route: Route, grade: int, depth: int) -> Offer:
-        survival = self._survival(candidate, Source(route.proposer, grade), depth, self._caution(candidate))
-        if candidate.request_id not in self._drafting:
-            survival = [share / MARGIN for share in survival]
-        rounds = max(candidate.expected / (1.0 + sum(survival)), 1.0)
-        return Offer(candidate.request_id, route, survival, grade, candidate.lag.get(route.proposer, 0) / rounds)
+    def _offer(self, request: Eligible, route: Route, grade: int, length: int) -> Offer:
+        source = Source(route.proposer, grade)
+        survival, spread = self.survival.estimate(source, request.request_id, length, kind=request.kind)
+        lag = request.lag.get(route.proposer, 0)
+        if lag:
+            lag_share = lag / max(request.expected / (1.0 + sum(survival)), 1.0)
+            return Offer(request.request_id, route, survival, spread, grade, lag_share)
+        return Offer(request.request_id, route, survival, spread, grade)
 
-    def _caution(self, candidate: Candidate) -> float:
-        """Doubtful before drafting, hopeful while drafting: else longer drafts than usual would never be tried."""
-        return -CAUTION if candidate.request_id in self._drafting else CAUTION
-
-    def _at_best(self, candidate: Candidate, offer: Offer) -> Offer:
-        """The same with all hopes fulfilled."""
-        hope = self._survival(candidate, Source(offer.proposer, offer.grade), len(offer.survival), -CAUTION)
-        return replace(offer, survival=hope)
-
-    def _survival(self, candidate: Candidate, source: Source, depth: int, caution: float) -> list[float]:
-        return self.acceptance.survival(source, candidate.request_id, depth, kind=candidate.kind, caution=caution)
-
-    def _find_probe(self, candidates: Sequence[Candidate], outlook: Outlook) -> Probe | None:
-        """The proposer, then the request, that was not tried for longest, if the budget allows."""
+    def _add_probes(self, requests: Sequence[Eligible], plan: Plan) -> None:
+        """The proposer, then the request, that was not tried for longest, if a probe is due."""
+        if self.budget.balance <= 0.0 or (plan.lengths and not plan.likely):
+            return
         untried = [
-            (self.budget.last_tried(route.proposer), -self._plain_rounds.get(candidate.request_id, 0), at, route)
-            for at, candidate in enumerate(candidates)
-            for route in candidate.routes
-            if not outlook.uses(candidate, route)
+            (self.budget.tried.get(route.proposer, -1), -self._plain_rounds.get(request.request_id, 0), at, route)
+            for at, request in enumerate(requests)
+            for route in request.routes
+            if not plan.uses(request, route)
         ]
-        if untried:
-            self.budget.earn(outlook.batch.plain_seconds)
-        affordable = [entry for entry in untried if self.budget.affords(entry[3].proposer, 0.0)]
-        probes = (
-            self._affordable(candidates[at], route, outlook)
-            for *_, at, route in sorted(affordable, key=lambda entry: entry[:3])
-        )
-        return next((probe for probe in probes if probe is not None), None)
+        for last, _, at, route in sorted(untried, key=lambda entry: entry[:3]):
+            request = requests[at]
+            length = min(PROBE_LENGTH, plan.seen_length(request, route))
+            if length and last >= 0 and self._probe_loss(plan.batch, route, length) > 1.0:
+                length = 1
+            if length and self.budget.probe_is_due(self._given_up(request, plan, route, length), route.proposer):
+                self.budget.probed(route.proposer, first=last < 0)
+                plan.probes[request.request_id] = route, length
+                self._fill_up([requests[entry[2]] for entry in untried if entry[3] == route], plan, route, length)
+                return
 
-    def _affordable(self, candidate: Candidate, route: Route, outlook: Outlook) -> Probe | None:
-        """A probe of this route, paid for; it costs what it adds to the round and what another draft would save."""
-        depth = min(PROBE_DEPTH, outlook.seen_depth(candidate, route))
-        lag = candidate.lag.get(route.proposer, 0)
-        seconds = outlook.batch.extra_seconds(route, depth, lag, outlook.rows) + outlook.given_up(candidate)
-        if depth == 0 or not self.budget.affords(route.proposer, seconds):
-            return None
-        self.budget.spend(route.proposer, seconds)
-        return Probe(candidate.request_id, route, depth, self.cost.draft_seconds(route.proposer, depth, lag=lag))
+    def _fill_up(self, requests: Sequence[Eligible], plan: Plan, route: Route, length: int) -> None:
+        """Probe others as well, as long as that costs next to nothing: where rows are computed in tiles they are free."""
+        batch, rows = plan.batch, length * route.branching
+        limit = FILLING * batch.extra_seconds(route, length, 0.0)
+        for request in requests:
+            count = len(plan.probes) + (request.request_id not in plan.probes)
+            draft = self.cost.draft_seconds(route.proposer, length, batch=count)
+            if batch.verify_seconds(count * rows) - batch.plain_seconds + draft > limit:
+                return
+            if request.request_id not in plan.lengths and plan.seen_length(request, route) >= length:
+                plan.probes[request.request_id] = route, length
 
-    def _decision(self, candidate: Candidate, outlook: Outlook) -> Decision:
-        request_id, first, probe = candidate.request_id, candidate.routes[0], self._probe
+    def _probe_loss(self, batch: RoundEstimate, route: Route, length: int) -> float:
+        """Plain steps that a probe adds to a round."""
+        return batch.extra_seconds(route, length, 0.0) / batch.plain_seconds
+
+    def _given_up(self, request: Eligible, plan: Plan, route: Route, length: int) -> float:
+        """Plain steps that a probe costs: what it adds to a round, and what another draft would have saved."""
+        batch, request_id = plan.batch, request.request_id
+        loss = batch.extra_seconds(route, length, request.lag.get(route.proposer, 0)) / batch.plain_seconds
+        if request_id in plan.lengths:
+            loss += sum(plan.offers[request_id].survival[: plan.lengths[request_id]]) / batch.batch
+        return loss
+
+    def _decision(self, request: Eligible, plan: Plan) -> Decision:
+        request_id, first = request.request_id, request.routes[0]
         if first.proposer == PLAIN:
-            return _plain(first.reason, first.code, first.details)
-        if candidate.fixed is not None:
-            return self._fixed(candidate, outlook)
-        if probe is not None and probe.request_id == request_id:
-            return _probe(probe)
-        if request_id in outlook.depths:
-            return _pays(outlook.offers[request_id].route, outlook.depths[request_id])
-        return self._no_draft(candidate, outlook)
+            return reasons.routed_plain(first)
+        if request.fixed is not None:
+            return self._fixed(request, plan)
+        if plan.measures:
+            return reasons.measure()
+        if request_id in plan.probes:
+            return reasons.probe(*plan.probes[request_id])
+        if request_id in plan.lengths:
+            words = reasons.pays if plan.likely else reasons.trial
+            return words(plan.offers[request_id].route, plan.lengths[request_id])
+        return self._no_draft(request, plan)
 
-    def _fixed(self, candidate: Candidate, outlook: Outlook) -> Decision:
+    def _fixed(self, request: Eligible, plan: Plan) -> Decision:
         """The length is given; a single route is asked in any case."""
-        depth, routes = min(candidate.fixed or 0, candidate.max_depth), candidate.routes
-        route = routes[0] if len(routes) == 1 else self._most_promising(candidate, depth, outlook.glimpses)
-        return _draft(route, route.allowed(depth), "draft length fixed by option", ReasonCode.FIXED)
+        length, routes = min(request.fixed or 0, request.most), request.routes
+        route = routes[0] if len(routes) == 1 else self._most_promising(request, length, plan.glimpses)
+        return reasons.fixed(route, route.allowed(length))
 
-    def _most_promising(self, candidate: Candidate, depth: int, glimpses: Glimpses) -> Route:
+    def _most_promising(self, request: Eligible, length: int, glimpses: Glimpses) -> Route:
         """The route of most tokens per second at this length, all hopes fulfilled; never timed, it costs nothing."""
-        alone = RoundEstimate(self.cost, 1, 1, candidate.context)
+        alone = RoundEstimate(self.cost, 1, 1, request.context)
 
         def promise(route: Route) -> float:
-            offer = self._seen_draft(candidate, route, glimpses)
+            offer = self._seen_draft(request, route, glimpses)
             if offer is None:
                 return 0.0
-            return alone.rate_alone(self._at_best(candidate, offer), min(depth, len(offer.survival)))
+            return alone.rate_alone(offer, _survival(offer, -CAUTION), min(length, len(offer.survival)))
 
-        return max(candidate.routes, key=promise)
+        return max(request.routes, key=promise)
 
-    def _no_draft(self, candidate: Candidate, outlook: Outlook) -> Decision:
-        offer = outlook.offers.get(candidate.request_id)
+    def _no_draft(self, request: Eligible, plan: Plan) -> Decision:
+        offer = plan.offers.get(request.request_id)
         if offer is None:
-            names = tuple(route.proposer for route in candidate.routes)
-            reason = f"{' and '.join(names)}: nothing to offer, or not promising"
-            return _plain(reason, ReasonCode.NO_DRAFT, ReasonDetails(names))
-        if outlook.batch.size > 1 and self._pays_alone(candidate, offer):
-            return _plain("drafting would pay for this request alone, but not in this batch", ReasonCode.LOAD)
-        return _plain("plain decoding is faster by measurement", ReasonCode.NO_GAIN)
+            return reasons.nothing_offered(request.routes)
+        if plan.batch.batch > 1 and self._pays_alone(request, offer):
+            return reasons.load()
+        return reasons.no_gain()
 
-    def _pays_alone(self, candidate: Candidate, offer: Offer) -> bool:
-        alone = RoundEstimate(self.cost, 1, 1, candidate.context)
-        first = replace(offer, survival=offer.survival[:LOOKED_AT])
-        return alone.best_alone(first)[1] > alone.plain_rate
+    def _pays_alone(self, request: Eligible, offer: Offer) -> bool:
+        alone = RoundEstimate(self.cost, 1, 1, request.context)
+        return alone.best_alone(offer, offer.survival[:LOOKED_AT])[1] > alone.plain_rate
 
-    def _remember(self, candidate: Candidate, decision: Decision) -> None:
-        request_id = candidate.request_id
+    def _remember(self, request: Eligible, decision: Decision) -> None:
+        request_id = request.request_id
         self.decisions[request_id] = decision
-        self._kinds[request_id] = candidate.kind
+        self._kinds[request_id] = request.kind
         if decision.depth == 0:
             self._plain_rounds[request_id] = self._plain_rounds.get(request_id, 0) + 1
         if decision.code is ReasonCode.PAYS:
@@ -290,23 +335,9 @@ class Controller:
             self._drafting.discard(request_id)
 
 
-def _adapts(candidate: Candidate) -> bool:
-    return candidate.fixed is None and candidate.max_depth > 0 and candidate.routes[0].proposer != PLAIN
+def _adapts(request: Eligible) -> bool:
+    return request.fixed is None and request.most > 0 and request.routes[0].proposer != PLAIN
 
 
-def _probe(probe: Probe) -> Decision:
-    name = probe.route.proposer
-    return _draft(probe.route, probe.depth, f"{name} is probed", ReasonCode.PROBE, ReasonDetails((name,)))
-
-
-def _pays(route: Route, depth: int) -> Decision:
-    details = replace(route.details, draft_length=depth)
-    return _draft(route, depth, f"{route.reason}; best measured rate at {depth}", ReasonCode.PAYS, details)
-
-
-def _draft(route: Route, depth: int, reason: str, code: ReasonCode, details: ReasonDetails = NO_DETAILS) -> Decision:
-    return Decision(route.proposer if depth else PLAIN, depth, depth * route.branching, reason, code, details)
-
-
-def _plain(reason: str, code: ReasonCode, details: ReasonDetails = NO_DETAILS) -> Decision:
-    return Decision(PLAIN, 0, 0, reason, code, details)
+def _survival(offer: Offer, caution: float) -> Sequence[float]:
+    return bounded((list(offer.survival), list(offer.spread)), caution) if offer.spread else offer.survival

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from gamaneh.control.quarantine import Quarantine
+from gamaneh.control.fallback import Quarantine
 from gamaneh.core import AUTO, NO_DETAILS, PLAIN, Failure, Needs, ReasonCode, ReasonDetails
 
 LONG_PROMPT = 512

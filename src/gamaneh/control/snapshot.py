@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from gamaneh.control.acceptance import CAUTION, Source
+from gamaneh.control.survival import CAUTION, Source
 from gamaneh.control.controller import Controller
-from gamaneh.control.probing import PROBE_SHARE
-from gamaneh.control.quarantine import Quarantine
+from gamaneh.control.budget import INCOME
+from gamaneh.control.fallback import Quarantine
 from gamaneh.core import Decision, ReasonCode, ReasonDetails, StepReport
 
 State = Literal["ready", "quarantine", "probation"]
@@ -94,15 +94,15 @@ class SpeculationSnapshot:
     Args:
         proposers, requests: by name and by id.
         verify_seconds: median seconds of a step without drafts, by computed token rows.
-        probe_share: most of the time that probes may take.
-        probe_credit_seconds: saved up for probes; below 0 they wait.
+        loss_share: most of the time that finding out may lose in the long run.
+        loss_balance: plain steps that it may lose now; below 0 nothing is tried.
     """
 
     proposers: Mapping[str, ProposerSnapshot]
     requests: Mapping[str, RequestSnapshot]
     verify_seconds: Mapping[int, float]
-    probe_share: float
-    probe_credit_seconds: float
+    loss_share: float
+    loss_balance: float
 
 
 def take_snapshot(
@@ -122,9 +122,9 @@ def take_snapshot(
             name: _proposer(name, controller, quarantine, totals[name], memory[name], about[name]) for name in totals
         },
         requests={request_id: _request(decision) for request_id, decision in controller.decisions.items()},
-        verify_seconds=controller.cost.verify.curve.points(),
-        probe_share=PROBE_SHARE,
-        probe_credit_seconds=controller.budget.credit,
+        verify_seconds=controller.cost.verify.shape.points(),
+        loss_share=INCOME,
+        loss_balance=controller.budget.balance,
     )
 
 
@@ -141,7 +141,7 @@ def _proposer(
         fault=quarantine.fault(name) or "",
         rounds_left=quarantine.rounds_left(name),
         failures={fault.value: count for (proposer, fault), count in quarantine.counts.items() if proposer == name},
-        survival=tuple(_survival(controller, Source(name, grade)) for grade in controller.acceptance.grades(name)),
+        survival=tuple(_survival(controller, Source(name, grade)) for grade in controller.survival.grades(name)),
         draft_seconds=controller.cost.draft_points().get(name, {}),
         totals=replace(totals),
         memory_bytes=memory_bytes,
@@ -156,7 +156,7 @@ def _state(name: str, quarantine: Quarantine) -> State:
 
 
 def _survival(controller: Controller, source: Source) -> SurvivalSnapshot:
-    tracker = controller.acceptance
+    tracker = controller.survival
     return SurvivalSnapshot(
         grade=source.grade,
         estimate=tuple(tracker.survival(source, "", SHOWN_POSITIONS)),

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from gamaneh.control.quarantine import Fault, Quarantine
+from gamaneh.control.fallback import Fault, Quarantine
 from gamaneh.core import EMPTY_DRAFT, PLAIN, Draft, Needs, ProposalRow, Proposer, Rule, Use
 from gamaneh.engine.hidden import HiddenWindow
 from gamaneh.engine.sequence import SequenceState

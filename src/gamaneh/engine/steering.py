@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from gamaneh.control.acceptance import AcceptanceTracker
 from gamaneh.control.controller import Controller
 from gamaneh.control.cost import CostModel
-from gamaneh.control.ledger import LONG_LAG, Account, Ledger
-from gamaneh.control.quarantine import Fault, Quarantine
-from gamaneh.control.round import Candidate
+from gamaneh.control.fallback import LONG_LAG, Account, Fault, Ledger, Quarantine
+from gamaneh.control.objective import Eligible
 from gamaneh.control.router import Features, Router
 from gamaneh.control.snapshot import SpeculationSnapshot, Totals, take_snapshot
+from gamaneh.control.survival import SurvivalTracker
 from gamaneh.core import Backend, Decision, Draft, Needs, Proposer, ReasonCode, StepReport
 from gamaneh.engine.drafting import Clock, Consulted, Drafting
 from gamaneh.engine.sequence import SequenceState
@@ -30,7 +29,7 @@ class Steering:
         self.leaves_out_slow = True
         self.quarantine = Quarantine()
         self.cost = CostModel(target.computed_rows)
-        self.controller = Controller(AcceptanceTracker(), self.cost)
+        self.controller = Controller(SurvivalTracker(), self.cost)
         self._needs: dict[str, Needs] = {}
         self._ledgers: dict[str, Ledger] = {}
         self._totals: dict[str, Totals] = {}
@@ -42,7 +41,7 @@ class Steering:
     def register(self, name: str, proposer: Proposer) -> None:
         """Route requests to a proposer and keep an account of it."""
         self._needs[name] = proposer.needs
-        self.controller.acceptance.expect(name, proposer.needs.expected_survival)
+        self.controller.survival.expect(name, proposer.needs.expected_survival)
         self._ledgers[name], self._totals[name] = Ledger(), Totals()
 
     def decide(self, sequences: Sequence[SequenceState]) -> list[Decision]:
@@ -53,7 +52,7 @@ class Steering:
         def peek(proposer: str, request_ids: Sequence[str], max_depth: int) -> Mapping[str, Draft]:
             return self.drafting.peek(proposer, [by_id[request_id] for request_id in request_ids], max_depth)
 
-        return self.controller.decide([self._candidate(sequence) for sequence in sequences], peek)
+        return self.controller.decide([self._eligible(sequence) for sequence in sequences], peek)
 
     def observe(self, turns: Sequence[Turn], reports: Sequence[StepReport], seconds: float | None) -> None:
         """Learn from a round.
@@ -67,10 +66,12 @@ class Steering:
             return
         size, context = len(reports), sum(report.context_len for report in reports)
         for name, consulted in self.drafting.consulted.items():
-            self.controller.observe_draft(
-                name, consulted.longest, consulted.seconds, batch=consulted.requests, lag=consulted.lag
-            )
             own = [report for report in reports if report.proposer == name]
+            if any(report.drafted for report in own) or not self.cost.knows(name):
+                asked = max((report.decision for report in own), default=0)
+                self.cost.observe_draft(
+                    name, asked, consulted.seconds, batch=consulted.requests, lag=consulted.lag
+                )
             self._totals[name].add(own, consulted.seconds)
             self._weigh(name, consulted, own, size, context)
         if seconds is not None:
@@ -78,6 +79,7 @@ class Steering:
             self.cost.observe_verify(rows, seconds, batch=size, context=context)
         for turn, report in zip(turns, reports, strict=True):
             self.controller.observe(report, turn.draft.grade)
+        self.controller.book(reports)
 
     def snapshot(self) -> SpeculationSnapshot:
         """What is going on, in words and numbers; to be taken between two steps."""
@@ -91,9 +93,9 @@ class Steering:
         self.controller.drop(sequence.request_id)
         self.drafting.drop([sequence.request_id])
 
-    def _candidate(self, sequence: SequenceState) -> Candidate:
+    def _eligible(self, sequence: SequenceState) -> Eligible:
         options, features = sequence.drafting, _features(sequence)
-        return Candidate(
+        return Eligible(
             sequence.request_id,
             self.router.routes(options.proposer, features),
             min(options.max_draft_length, sequence.remaining - 1),
@@ -105,9 +107,9 @@ class Steering:
         )
 
     def _weigh(self, name: str, consulted: Consulted, reports: Sequence[StepReport], size: int, context: int) -> None:
-        """Quarantine a proposer that costs more than it saves. Probes may, having a budget, and so may catching up."""
-        probed = any(report.reason_code is ReasonCode.PROBE for report in reports)
-        if not self.leaves_out_slow or not reports or probed or consulted.lag >= LONG_LAG * len(reports):
+        """Quarantine a proposer that costs more than it saves. Trials may, having a budget, and so may catching up."""
+        tried = any(report.reason_code in (ReasonCode.PROBE, ReasonCode.TRIAL) for report in reports)
+        if not self.leaves_out_slow or not reports or tried or consulted.lag >= LONG_LAG * len(reports):
             return
         account = Account(
             spent=consulted.seconds,

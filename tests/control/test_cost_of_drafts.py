@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from gamaneh.control.draft_cost import DraftCost
+from gamaneh.control.cost import DraftCost
 
 
 def test_lengths_that_are_never_made_follow_those_that_are() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gamaneh.control.quarantine import FIRST_ROUNDS, LONGEST_ROUNDS, PROBATION, Fault, Quarantine
+from gamaneh.control.fallback import FIRST_ROUNDS, LONGEST_ROUNDS, PROBATION, Fault, Quarantine
 
 
 def rounds_left_out(quarantine: Quarantine) -> int:

@@ -4,22 +4,22 @@ from __future__ import annotations
 
 import pytest
 
-from gamaneh.control.acceptance import CAUTION, AcceptanceTracker, Source
+from gamaneh.control.survival import CAUTION, SurvivalTracker, Source
 
 DRAFTER = Source("drafter")
 
 
 def taught(
-    accepted: int, *, depth: int = 4, rounds: int = 200, request_id: str = "old", kind: str = ""
-) -> AcceptanceTracker:
-    tracker = AcceptanceTracker()
+    accepted: int, *, length: int = 4, rounds: int = 200, request_id: str = "old", kind: str = ""
+) -> SurvivalTracker:
+    tracker = SurvivalTracker()
     for _ in range(rounds):
-        tracker.observe(DRAFTER, request_id, depth, accepted, kind=kind)
+        tracker.observe(DRAFTER, request_id, length, accepted, kind=kind)
     return tracker
 
 
 def test_survival_approaches_what_was_measured() -> None:
-    tracker = AcceptanceTracker()
+    tracker = SurvivalTracker()
     for at in range(400):
         tracker.observe(DRAFTER, f"r{at}", 4, [0, 2, 4, 4][at % 4])
     assert tracker.survival(DRAFTER, "new", 4) == pytest.approx([0.75, 0.75, 0.5, 0.5], abs=0.05)
@@ -37,7 +37,7 @@ def test_a_new_request_starts_from_the_pool() -> None:
 
 
 def test_kinds_of_requests_are_told_apart() -> None:
-    tracker = AcceptanceTracker()
+    tracker = SurvivalTracker()
     for _ in range(100):
         tracker.observe(DRAFTER, "a", 2, 2, kind="greedy")
         tracker.observe(DRAFTER, "b", 2, 0, kind="sampled")
@@ -70,7 +70,7 @@ def test_a_grade_that_was_not_seen_starts_from_those_below() -> None:
 
 
 def test_empty_drafts_say_nothing() -> None:
-    tracker = AcceptanceTracker()
+    tracker = SurvivalTracker()
     before = tracker.survival(DRAFTER, "r", 3)
     tracker.observe(DRAFTER, "r", 0, 0)
     assert tracker.survival(DRAFTER, "r", 3) == before
@@ -89,7 +89,7 @@ def test_the_lower_bound_closes_in_on_the_estimate(accepted: int) -> None:
 
 
 def test_survival_never_rises_along_a_path() -> None:
-    tracker = AcceptanceTracker()
+    tracker = SurvivalTracker()
     for at in range(50):
         tracker.observe(DRAFTER, "r", 8, at % 9)
     survival = tracker.survival(DRAFTER, "r", 12, caution=CAUTION)
@@ -108,7 +108,7 @@ def test_negligible_positions_are_left_out() -> None:
 
 
 def test_what_was_measured_beforehand_is_where_survival_begins() -> None:
-    tracker = AcceptanceTracker()
+    tracker = SurvivalTracker()
     tracker.expect("drafter", [0.6, 0.3])
     assert tracker.survival(DRAFTER, "new", 3) == pytest.approx([0.6, 0.3, 0.15])
     assert tracker.survival(Source("other"), "new", 1) == [0.5]
