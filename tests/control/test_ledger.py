@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from gamaneh.control.fallback import WINDOW, Account, Ledger
+from gamaneh.control.fallback import LEDGER_WINDOW, Account, Ledger
 
 
-def verdicts(account: Account, rounds: int = WINDOW) -> list[bool]:
+def verdicts(account: Account, rounds: int = LEDGER_WINDOW) -> list[bool]:
     ledger = Ledger()
     return [ledger.add(account) for _ in range(rounds)]
 
@@ -26,7 +26,7 @@ def test_after_a_verdict_a_new_window_begins() -> None:
 def test_only_a_window_counts() -> None:
     ledger = Ledger()
     ledger.add(account(6.0, 0))
-    assert not any(ledger.add(account(0.0, 0)) for _ in range(WINDOW))
+    assert not any(ledger.add(account(0.0, 0)) for _ in range(LEDGER_WINDOW))
     assert not ledger.add(account(6.0, 0))
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gamaneh.control.survival import CAUTION, SurvivalTracker, Source
+from gamaneh.control.survival import CAUTION, Source, SurvivalTracker
 
 DRAFTER = Source("drafter")
 

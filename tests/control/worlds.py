@@ -16,7 +16,7 @@ from gamaneh.control.cost import CostModel
 from gamaneh.control.objective import Eligible
 from gamaneh.control.router import Route
 from gamaneh.control.survival import SurvivalTracker
-from gamaneh.core import PLAIN, ReasonCode, StepReport
+from gamaneh.core import ReasonCode, StepReport
 
 TOKENS = 200
 """Length of each answer."""
@@ -110,7 +110,7 @@ class Place:
 
 @dataclass
 class Score:
-    """Expected tokens and seconds, of the controller and of the best fixed length and plain decoding for as many tokens."""
+    """Expected tokens, and seconds for them: of the controller, of the best fixed length and of plain decoding."""
 
     tokens: float = 0.0
     seconds: float = 0.0
@@ -138,9 +138,7 @@ def run(world: World, requests: int = 6, controller: Controller | None = None) -
     return scores
 
 
-def _round(
-    world: World, controller: Controller, places: list[Place], draws: random.Random, score: Score
-) -> None:
+def _round(world: World, controller: Controller, places: list[Place], draws: random.Random, score: Score) -> None:
     asked = [
         Eligible(
             f"{place.at}.{place.number}",

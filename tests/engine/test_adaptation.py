@@ -111,7 +111,7 @@ class TestOffAndOn:
         bad = serve(engine, tokens=200)
         engine.proposers["scripted"].accuracy = 1.0
         good = serve(engine, tokens=600, name="good")
-        assert {report.reason_code for report in bad[20:-1]} <= {ReasonCode.NO_GAIN, ReasonCode.PROBE}
+        assert {report.reason_code for report in bad[60:-1]} <= {ReasonCode.NO_GAIN, ReasonCode.PROBE}
         assert good[-2].reason_code is ReasonCode.PAYS
         assert good[-2].depth > 4
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from gamaneh.control.acceptance import AcceptanceTracker
 from gamaneh.control.controller import Controller
 from gamaneh.control.cost import CostModel
 from gamaneh.control.fallback import Fault, Quarantine
-from gamaneh.control.round import Candidate
+from gamaneh.control.objective import Eligible
 from gamaneh.control.router import LONG_PROMPT, Features, Router
+from gamaneh.control.survival import SurvivalTracker
 from gamaneh.core import AUTO, PLAIN, Decision, Needs, ReasonCode, StepReport
 from gamaneh.engine.scheduler import NO_ROOM, PREFILL
 
@@ -42,9 +42,14 @@ def _routed_plain() -> list[Decision]:
 
 
 def _drafting() -> list[Decision]:
-    untimed = Controller(AcceptanceTracker(), CostModel())
+    unmeasured = Controller(SurvivalTracker(), CostModel())
+    untimed = Controller(SurvivalTracker(), CostModel())
+    untimed.cost.observe_verify(1, 1.0)
+    hoped = _controller(0, seconds=0.55, rounds=0)
     return [
         _decide(_router(), "draft_model", FEATURES, controller=untimed),
+        _decide(_router(), "draft_model", FEATURES, controller=unmeasured),
+        _decide(_router(), "draft_model", FEATURES, controller=hoped),
         _decide(_router(), "draft_model", FEATURES, fixed=5),
         _decide(_router(), "draft_model", FEATURES, controller=_controller(8)),
         _decide(_router(), AUTO, LONG, controller=_controller(8)),
@@ -54,7 +59,7 @@ def _drafting() -> list[Decision]:
 def _not_drafting() -> list[Decision]:
     router = _router()
     batch = _controller(2, CROWDED).decide(
-        [Candidate(f"r{at}", router.routes("draft_model", FEATURES), 15) for at in range(12)]
+        [Eligible(f"r{at}", router.routes("draft_model", FEATURES), 15) for at in range(12)]
     )
     return [
         next(decision for decision in batch if decision.code is ReasonCode.LOAD),
@@ -78,17 +83,20 @@ def _silent() -> Router:
     return Router(Quarantine(), {"lookup": Needs(instant=True), "suffix": Needs(instant=True)})
 
 
-def _controller(accepted: int, verify: Mapping[int, float] = FLAT, seconds: float = 1e-9) -> Controller:
+def _controller(
+    accepted: int, verify: Mapping[int, float] = FLAT, seconds: float = 1e-9, rounds: int = 60
+) -> Controller:
     """Knows what everything costs, and how many of eight candidates of the draft model are accepted."""
     cost = CostModel()
     for rows, verify_seconds in verify.items():
         cost.anchor_verify(rows, verify_seconds)
     for name, depth in [(name, depth) for name in (*PROPOSERS, "suffix") for depth in (1, 8)]:
         cost.anchor_draft(name, depth, depth * seconds)
-    controller = Controller(AcceptanceTracker(), cost)
+    cost.observe_verify(1, cost.verify_seconds(1))
+    controller = Controller(SurvivalTracker(), cost)
     controller.budget.tried = dict.fromkeys((*PROPOSERS, "suffix"), 0)
     report = StepReport("r0", "draft_model", "match", 8, 8, accepted, accepted + 1, 1, 10, 0, 0, 8, "", ReasonCode.PAYS)
-    for _ in range(60):
+    for _ in range(rounds):
         controller.observe(report)
     return controller
 
@@ -97,4 +105,4 @@ def _decide(
     router: Router, wanted: str, features: Features, *, fixed: int | None = None, controller: Controller | None = None
 ) -> Decision:
     controller = controller or _controller(8)
-    return controller.decide([Candidate("r0", router.routes(wanted, features), 15, fixed)])[0]
+    return controller.decide([Eligible("r0", router.routes(wanted, features), 15, fixed)])[0]

@@ -9,16 +9,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-GRANT = 10.0
-"""Plain steps that may be lost at first: 5 % of 200 rounds."""
-
 GRANT_ROUNDS = 200
+GRANT = 10.0
+"""Plain steps that may be lost in the first rounds: 5 % of them."""
 
-INCOME = 0.01
+AT_ONCE = 3.0
+"""Part of the grant that may be lost at once; the rest comes round by round, so that short runs lose little."""
+
+INCOME = 0.008
 """Share of the time that may be lost in the long run."""
 
 MOST_SAVED = 5.0
-"""Plain steps that may be saved up after the first rounds. A probe that costs more is waited for no longer."""
+"""Plain steps that may be saved up after the first rounds."""
 
 MOST_OWED = 2.0
 """Plain steps of debt; what is lost beyond that is not paid back, so that a disaster does not end all trials."""
@@ -33,7 +35,7 @@ class Budget:
         rounds: that were decided.
     """
 
-    balance: float = GRANT
+    balance: float = AT_ONCE
     rounds: int = 0
     last_probe: int = 0
     tried: dict[str, int] = field(default_factory=dict)
@@ -41,7 +43,8 @@ class Budget:
     def earn(self) -> None:
         """One round goes by."""
         self.rounds += 1
-        self.balance = min(self.balance + INCOME, self.most)
+        granted = (GRANT - AT_ONCE) / GRANT_ROUNDS if self.rounds <= GRANT_ROUNDS else INCOME
+        self.balance = min(self.balance + granted, self.most)
 
     @property
     def most(self) -> float:
@@ -60,7 +63,7 @@ class Budget:
         """Whether time enough has gone by for a probe that loses so much. A proposer's first one is not waited for."""
         if self.balance <= 0.0:
             return False
-        return proposer not in self.tried or INCOME * (self.rounds - self.last_probe) >= min(loss, MOST_SAVED)
+        return proposer not in self.tried or INCOME * (self.rounds - self.last_probe) >= loss
 
     def probed(self, proposer: str, *, first: bool) -> None:
         """A probe of this proposer is made."""

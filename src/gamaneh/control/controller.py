@@ -22,14 +22,14 @@ MARGIN = 1.02
 """Gain over plain decoding that a request has to promise to begin drafting; it goes on down to 1."""
 
 HOPE = 0.5
-"""Standard deviations of hope by which the length is chosen where drafting pays: what is never drafted is never
-learned about."""
+"""Standard deviations of hope by which is judged what is not known well, and by which lengths are chosen: what is never
+drafted is never learned about."""
 
 PROBE_LENGTH = 2
 FILLING = 1.5
 """Times what one probe adds to a round that the probes of a batch may add together."""
 
-TRIAL_LENGTH = 4
+TRIAL_LENGTH = 2
 """Longest draft where it is not likely that drafting pays."""
 
 LOOKED_AT = 4
@@ -70,6 +70,11 @@ class Plan:
         if not route.instant:
             return route.allowed(request.most)
         return min(self.glimpses.get((route.proposer, request.request_id), EMPTY_DRAFT).depth, request.most)
+
+    @property
+    def rows(self) -> int:
+        """Rows of the best drafts."""
+        return sum(length * self.offers[request_id].route.branching for request_id, length in self.lengths.items())
 
     def uses(self, request: Eligible, route: Route) -> bool:
         """Whether the request drafts by this route."""
@@ -158,7 +163,7 @@ class Controller:
         goes_on = any(request_id in self._drafting for request_id in offers)
         in_debt = self.budget.balance < 0.0
         if not goes_on and not in_debt:  # as a rule nothing is hoped for where nothing was drafted: one look will do
-            hopes = [_survival(offer, -CAUTION) for offer in chosen]
+            hopes = [_survival(offer, -HOPE) for offer in chosen]
             if batch.best_lengths(chosen, hopes)[1] <= batch.plain_rate:
                 return nothing
         least = 0.0 if goes_on else MARGIN - 1.0
@@ -170,9 +175,9 @@ class Controller:
                 return Plan(batch, glimpses, offers, lengths)
         if in_debt:
             return nothing
-        hopes = [_survival(offer, -CAUTION)[:TRIAL_LENGTH] for offer in chosen]
+        hopes = [_survival(offer, -HOPE)[:TRIAL_LENGTH] for offer in chosen]
         lengths, rate = batch.best_lengths(chosen, hopes)
-        if rate > batch.plain_rate and lengths and self.budget.allows(-batch.gain(offers, lengths)):
+        if rate > batch.plain_rate * (1.0 + least) and lengths and self.budget.allows(-batch.gain(offers, lengths)):
             return Plan(batch, glimpses, offers, lengths, likely=False)
         return nothing
 
@@ -248,20 +253,23 @@ class Controller:
             length = min(PROBE_LENGTH, plan.seen_length(request, route))
             if length and last >= 0 and self._probe_loss(plan.batch, route, length) > 1.0:
                 length = 1
-            if length and self.budget.probe_is_due(self._given_up(request, plan, route, length), route.proposer):
+            again = self.survival.suspects(Source(route.proposer), request.request_id)
+            loss = 0.0 if again else self._given_up(request, plan, route, length)
+            if length and self.budget.probe_is_due(loss, route.proposer):
                 self.budget.probed(route.proposer, first=last < 0)
                 plan.probes[request.request_id] = route, length
                 self._fill_up([requests[entry[2]] for entry in untried if entry[3] == route], plan, route, length)
                 return
 
     def _fill_up(self, requests: Sequence[Eligible], plan: Plan, route: Route, length: int) -> None:
-        """Probe others as well, as long as that costs next to nothing: where rows are computed in tiles they are free."""
-        batch, rows = plan.batch, length * route.branching
-        limit = FILLING * batch.extra_seconds(route, length, 0.0)
+        """Probe others as well, as long as that costs next to nothing: in a tile that is not full rows are free."""
+        batch, rows, beside = plan.batch, length * route.branching, plan.rows
+        limit = FILLING * batch.extra_seconds(route, length, 0.0, beside)
+        without = batch.verify_seconds(beside)
         for request in requests:
             count = len(plan.probes) + (request.request_id not in plan.probes)
             draft = self.cost.draft_seconds(route.proposer, length, batch=count)
-            if batch.verify_seconds(count * rows) - batch.plain_seconds + draft > limit:
+            if batch.verify_seconds(beside + count * rows) - without + draft > limit:
                 return
             if request.request_id not in plan.lengths and plan.seen_length(request, route) >= length:
                 plan.probes[request.request_id] = route, length
@@ -273,7 +281,8 @@ class Controller:
     def _given_up(self, request: Eligible, plan: Plan, route: Route, length: int) -> float:
         """Plain steps that a probe costs: what it adds to a round, and what another draft would have saved."""
         batch, request_id = plan.batch, request.request_id
-        loss = batch.extra_seconds(route, length, request.lag.get(route.proposer, 0)) / batch.plain_seconds
+        lag = request.lag.get(route.proposer, 0)
+        loss = batch.extra_seconds(route, length, lag, plan.rows) / batch.plain_seconds
         if request_id in plan.lengths:
             loss += sum(plan.offers[request_id].survival[: plan.lengths[request_id]]) / batch.batch
         return loss

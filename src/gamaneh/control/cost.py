@@ -18,7 +18,6 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from statistics import median
 
 FADE = 0.9
@@ -34,13 +33,14 @@ POINT_STEP = 0.03
 """Share of a deviation by which one round moves the table at its size."""
 
 ROW_FADE = 0.8
-"""Weight of an old round for what additional rows cost. It fades in rounds with drafts only: plain rounds tell nothing."""
+"""Weight of an old round for what additional rows cost. It fades in rounds with drafts only, as plain ones tell
+nothing."""
 
 ROW_DOUBT = 0.03
 """Seconds, in plain steps, of additional rows for which the table itself counts."""
 
 FIRST_PLAIN = 1
-"""Plain steps that are timed before the first draft: what was measured at start-up may be wrong, and is no yardstick."""
+"""Plain steps that are timed before the first draft: what was measured at start-up may be wrong."""
 
 PLAIN_EVERY = 64
 """Rounds with drafts after which a plain step is timed."""
@@ -402,7 +402,8 @@ class DraftCost:
         gram = ((a * (1 + SHRINKAGE), b, c), (b, d, e), (c, e, f + SHRINKAGE * d))
         kept = [0, 1, 2]
         while True:
-            found = dict(zip(kept, _solved([[gram[i][j] for j in kept] for i in kept], [self._moment[i] for i in kept])))
+            values = _solved([[gram[i][j] for j in kept] for i in kept], [self._moment[i] for i in kept])
+            found = dict(zip(kept, values, strict=True))
             negative = [at for at in kept if found[at] < 0]
             if not negative:
                 return found.get(0, 0.0), found.get(1, 0.0), found.get(2, 0.0)

@@ -87,6 +87,8 @@ class Quarantine:
     def reason(self, proposer: str) -> str:
         """What the proposer's last failure was; empty with a clear record."""
         return self._cases[proposer].reason if proposer in self._cases else ""
+
+
 LEDGER_WINDOW = 32
 """Rounds that are weighed together."""
 

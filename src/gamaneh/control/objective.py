@@ -152,7 +152,9 @@ class RoundEstimate:
         tokens = self.batch + sum(survival[:length])
         return tokens / (self.plain_seconds + self.extra_seconds(offer.route, length, offer.lag))
 
-    def best_lengths(self, offers: Sequence[Offer], survivals: Sequence[Sequence[float]]) -> tuple[dict[str, int], float]:
+    def best_lengths(
+        self, offers: Sequence[Offer], survivals: Sequence[Sequence[float]]
+    ) -> tuple[dict[str, int], float]:
         """Draft lengths by request that bring most tokens per second by these survivals, and how many."""
         if len(offers) == 1:
             length, rate = self.best_alone(offers[0], survivals[0])

@@ -32,9 +32,7 @@ def trial(route: Route, length: int) -> Decision:
 
 def probe(route: Route, length: int) -> Decision:
     """Drafting does not pay, and a short draft checks that."""
-    return _draft(
-        route, length, f"{route.proposer} is probed", ReasonCode.PROBE, ReasonDetails((route.proposer,))
-    )
+    return _draft(route, length, f"{route.proposer} is probed", ReasonCode.PROBE, ReasonDetails((route.proposer,)))
 
 
 def nothing_offered(routes: tuple[Route, ...]) -> Decision:

@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from gamaneh.control.survival import CAUTION, Source
-from gamaneh.control.controller import Controller
 from gamaneh.control.budget import INCOME
+from gamaneh.control.controller import Controller
 from gamaneh.control.fallback import Quarantine
+from gamaneh.control.survival import CAUTION, Source
 from gamaneh.core import Decision, ReasonCode, ReasonDetails, StepReport
 
 State = Literal["ready", "quarantine", "probation"]

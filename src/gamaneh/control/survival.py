@@ -132,6 +132,11 @@ class RequestCounts(PositionCounts):
         self._doubt = 0.0
         self._recent: list[tuple[int, int]] = []
 
+    @property
+    def hopeful(self) -> bool:
+        """Whether the last draft was accepted although that was unlikely."""
+        return bool(self._recent) and self._recent[-1][1] > 0
+
     def question(self, rate: float, length: int, accepted: int) -> bool:
         """A draft whose first candidate was thought to be accepted with a chance of `rate`; true to begin anew."""
         chance = min(max(rate if accepted else 1.0 - rate, LEAST_RATE), 1.0)
@@ -252,6 +257,11 @@ class SurvivalTracker:
         """The estimate, or with `caution` the bound that many standard deviations below, above where it is negative."""
         return bounded(self.estimate(source, request_id, length, kind=kind), caution)
 
+    def suspects(self, source: Source, request_id: str) -> bool:
+        """Whether the last draft of this request was accepted against expectation, which another one would tell of."""
+        own = self._requests.get(request_id, {}).get(source)
+        return own is not None and own.hopeful
+
     def grades(self, proposer: str) -> list[int]:
         """Grades of this proposer's drafts that were seen."""
         return [source.grade for source in self._sources if source.proposer == proposer]
@@ -309,12 +319,17 @@ class SurvivalTracker:
 
 
 def bounded(estimate: Estimate, caution: float) -> list[float]:
-    """The bound `caution` standard deviations below the estimate; above it where `caution` is negative."""
+    """The bound `caution` standard deviations below the estimate; above it where `caution` is negative.
+
+    The lower one on the logarithmic scale, which keeps it above 0; the upper one not, as it would run away where
+    next to nothing survives.
+    """
     survival, spread = estimate
     if caution == 0.0:
         return survival
     bounds, least = [], 1.0
     for mean, deviation in zip(survival, spread, strict=True):
-        least = min(mean * math.exp(-caution * deviation), least)
+        factor = math.exp(-caution * deviation) if caution > 0.0 else 1.0 - caution * deviation
+        least = min(mean * factor, least)
         bounds.append(least)
     return bounds
