@@ -9,7 +9,7 @@ import pytest
 from conftest import drain
 
 from gamaneh import LLM, Engine, EngineOptions, InvalidRequest, SamplingParams, SpeculationOptions
-from gamaneh.control.quarantine import Fault
+from gamaneh.control.fallback import Fault
 from gamaneh.core import Request
 from gamaneh.testing import tiny_model
 

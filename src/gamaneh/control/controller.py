@@ -26,6 +26,9 @@ HOPE = 0.5
 drafted is never learned about."""
 
 PROBE_LENGTH = 2
+LEAST_LOSS = 0.1
+"""Share of what a probe adds to a round for which it counts as lost at least, whatever it may bring."""
+
 FILLING = 1.5
 """Times what one probe adds to a round that the probes of a batch may add together."""
 
@@ -279,10 +282,13 @@ class Controller:
         return batch.extra_seconds(route, length, 0.0) / batch.plain_seconds
 
     def _given_up(self, request: Eligible, plan: Plan, route: Route, length: int) -> float:
-        """Plain steps that a probe costs: what it adds to a round, and what another draft would have saved."""
+        """Plain steps that a probe is likely to lose: what it adds to a round beyond what it brings, and what another
+        draft would have saved."""
         batch, request_id = plan.batch, request.request_id
         lag = request.lag.get(route.proposer, 0)
-        loss = batch.extra_seconds(route, length, lag, plan.rows) / batch.plain_seconds
+        extra = batch.extra_seconds(route, length, lag, plan.rows) / batch.plain_seconds
+        survival, _ = self.survival.estimate(Source(route.proposer), request_id, length, kind=request.kind)
+        loss = max(extra - sum(survival) / batch.batch, LEAST_LOSS * extra)
         if request_id in plan.lengths:
             loss += sum(plan.offers[request_id].survival[: plan.lengths[request_id]]) / batch.batch
         return loss

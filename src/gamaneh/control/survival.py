@@ -68,6 +68,9 @@ ALARM = 5.0
 """Logarithm of how much likelier the last drafts have to be by an even chance than by the estimate for it to be
 forgotten. Two surprises in a row do, where surprises have a chance of 4 %."""
 
+SUSPICION = 2.0
+"""The same for the next draft to be worth more than its price: one candidate accepted that had a chance of 7 %."""
+
 Estimate = tuple[list[float], list[float]]
 """s_1, s_2, ... and the standard deviations of their logarithms."""
 
@@ -135,7 +138,7 @@ class RequestCounts(PositionCounts):
     @property
     def hopeful(self) -> bool:
         """Whether the last draft was accepted although that was unlikely."""
-        return bool(self._recent) and self._recent[-1][1] > 0
+        return self._doubt > SUSPICION and self._recent[-1][1] > 0
 
     def question(self, rate: float, length: int, accepted: int) -> bool:
         """A draft whose first candidate was thought to be accepted with a chance of `rate`; true to begin anew."""

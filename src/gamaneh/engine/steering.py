@@ -69,9 +69,7 @@ class Steering:
             own = [report for report in reports if report.proposer == name]
             if any(report.drafted for report in own) or not self.cost.knows(name):
                 asked = max((report.decision for report in own), default=0)
-                self.cost.observe_draft(
-                    name, asked, consulted.seconds, batch=consulted.requests, lag=consulted.lag
-                )
+                self.cost.observe_draft(name, asked, consulted.seconds, batch=consulted.requests, lag=consulted.lag)
             self._totals[name].add(own, consulted.seconds)
             self._weigh(name, consulted, own, size, context)
         if seconds is not None:
