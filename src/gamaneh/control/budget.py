@@ -16,7 +16,7 @@ GRANT = 10.0
 AT_ONCE = 3.0
 """Part of the grant that may be lost at once; the rest comes round by round, so that short runs lose little."""
 
-INCOME = 0.007
+INCOME = 0.006
 """Share of the time that may be lost in the long run."""
 
 MOST_SAVED = 5.0

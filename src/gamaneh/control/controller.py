@@ -26,7 +26,7 @@ HOPE = 0.5
 drafted is never learned about."""
 
 PROBE_LENGTH = 2
-LEAST_LOSS = 0.1
+LEAST_LOSS = 0.3
 """Share of what a probe adds to a round for which it counts as lost at least, whatever it may bring."""
 
 FILLING = 1.5
