@@ -94,6 +94,12 @@ class TestFile:
         assert (opened.service.options.log_level, opened.service.engine.engine.options.prefix_cache) == ("error", False)
         assert opened.service.engine.engine.speculation.draft_length == 2
 
+    def test_options_that_proposers_declare_are_taken(self, opened: Opened, tmp_path: Path) -> None:
+        path = tmp_path / "server.yaml"
+        path.write_text("model: tiny\nproposer: suffix\nsuffix_depth: 9\n")
+        serve("--config", str(path))
+        assert opened.service.engine.engine.speculation.proposer_options["suffix_depth"] == 9
+
     @pytest.mark.parametrize("value", [f"alice={DIGEST}", [f"alice={DIGEST}"]])
     def test_keys_are_a_value_or_a_list(self, opened: Opened, tmp_path: Path, value: object) -> None:
         path = tmp_path / "server.yaml"

@@ -125,7 +125,9 @@ def read_config(context: typer.Context, path: Path | None) -> Path | None:
         BadParameter: the file cannot be read, or names an option that there is not.
     """
     if path is not None:
-        context.default_map = _checked(_load(path), {parameter.name for parameter in context.command.params})
+        context.default_map = _checked(
+            _load(path), {parameter.name for parameter in context.command.get_params(context)} - {"help"}
+        )
     return path
 
 
