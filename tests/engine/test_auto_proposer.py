@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 from gamaneh.backends.paged import PagedBackend
-from gamaneh.core import AUTO, Request, StepReport
+from gamaneh.core import AUTO, EMPTY_DRAFT, ReasonCode, Request, StepReport
 from gamaneh.engine.engine import Engine
 from gamaneh.kv import BlockPool, KVManager
 from gamaneh.options import EngineOptions, SamplingParams, SpeculationOptions
@@ -100,3 +100,16 @@ def test_a_draft_cache_that_fell_behind_catches_up() -> None:
         engine.step()
     assert all(report.accepted == report.depth for report in reports)
     assert sum(report.depth for report in reports) > 20
+
+
+def test_a_draft_model_whose_window_is_full_is_left_within_a_few_rounds() -> None:
+    """It may only deliver nothing, in no time: that must not be taken for a proposer that pays."""
+    engine = engine_for(SCRIPT, SpeculationOptions(proposer=AUTO))
+    model = engine.proposers["draft_model"]
+    _, early = serve(engine, [1, 2, 3], "early")
+    model.propose = lambda rows: [EMPTY_DRAFT for _ in rows]
+    _, reports = serve(engine, [4, 5, 6], "full")
+    assert early[-3].reason_code is ReasonCode.PAYS
+    asked = [at for at, report in enumerate(reports) if report.proposer == "draft_model"]
+    assert len(asked) <= 12
+    assert {report.reason_code for report in reports[30:] if report.proposer == "draft_model"} <= {ReasonCode.PROBE}

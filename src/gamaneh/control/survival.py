@@ -55,6 +55,9 @@ EXPECTED_WEIGHT = 8.0
 REMEMBERED_WEIGHT = 16.0
 """Most drafts for which what an earlier engine learned counts: enough to begin with, and soon outweighed."""
 
+EMPTY_OWN_WEIGHT = 4.0
+"""Drafts for which an empty one counts for its own request: as a rule the next one is empty, too."""
+
 EMPTY_WEIGHT = 0.25
 """Share of a draft for which an empty one counts in the pools: as a rule the reason lies in the request alone."""
 
@@ -197,9 +200,9 @@ class SurvivalTracker:
         if length == 0:
             return
         own = self._requests.setdefault(request_id, {}).setdefault(source, RequestCounts())
-        if own.question(self.estimate(source, request_id, 1, kind=kind)[0][0], length, accepted):
+        if own.question(self.estimate(source, request_id, 1, kind=kind)[0][0], length, accepted) and not empty:
             self._doubt_pools(source, kind, GOOD_NEWS if accepted else BAD_NEWS)
-        own.add(length, accepted, max(REQUEST_FADE ** (1 + gap), LEAST_FADE))
+        own.add(length, accepted, max(REQUEST_FADE ** (1 + gap), LEAST_FADE), EMPTY_OWN_WEIGHT if empty else 1.0)
         for pool in (
             self._sources.setdefault(source, PositionCounts()),
             self._kinds.setdefault((source, kind), PositionCounts()),

@@ -13,6 +13,7 @@ from gamaneh.backends.paged import PagedBackend
 from gamaneh.core import PLAIN
 from gamaneh.engine.calibration import WORTH_KEEPING, Progress, calibrate, costs_file
 from gamaneh.engine.engine import Engine
+from gamaneh.engine.learned import Learned
 from gamaneh.errors import InvalidOption
 from gamaneh.heads.locate import HeadsSource, open_heads
 from gamaneh.kv.cache import KVCache, bytes_per_block
@@ -73,6 +74,8 @@ def build_engine(
             LOGGER.info("%s: %s", name, proposer.needs.about)
     if speculation.proposer != PLAIN and speculation.draft_length is None:
         _calibrate(engine, target, draft, parts, measuring)
+        if target.weight_bytes >= WORTH_KEEPING:
+            _recall(engine, target, draft, [str(each) for each in heads])
     return engine
 
 
@@ -104,6 +107,14 @@ def automatic_blocks(config: DecoderConfig, options: EngineOptions, dtype: torch
     size = bytes_per_block(config.num_layers, options.block_size, config.num_kv_heads, config.head_dim, dtype)
     affordable = int(psutil.virtual_memory().available * MEMORY_SHARE) // size
     return max(min(-(-tokens // options.block_size), affordable), 1)
+
+
+def _recall(engine: Engine, target: LoadedModel, draft: LoadedModel | None, heads: Sequence[str]) -> None:
+    """Go on with what an earlier engine of these models and proposers learned, and keep what this one learns."""
+    facts = {**_facts(target), "heads": heads, "options": repr(engine.speculation), "learned": True}
+    file = costs_file(cache_folder() / "costs", facts, None if draft is None else _facts(draft))
+    engine.steering.learned = Learned(file, engine.steering.controller.survival, engine.clock)
+    engine.steering.learned.recall()
 
 
 def _calibrate(

@@ -13,6 +13,7 @@ from gamaneh.control.snapshot import SpeculationSnapshot, Totals, take_snapshot
 from gamaneh.control.survival import SurvivalTracker
 from gamaneh.core import Backend, Decision, Draft, Needs, Proposer, ReasonCode, StepReport
 from gamaneh.engine.drafting import Clock, Consulted, Drafting
+from gamaneh.engine.learned import Learned
 from gamaneh.engine.sequence import SequenceState
 from gamaneh.engine.turn import Turn
 
@@ -23,10 +24,12 @@ class Steering:
     Attributes:
         leaves_out_slow: a proposer that takes more time than it saves goes into quarantine. Measurements
             that are to find out how slow it is switch that off.
+        learned: where what was learned is kept across restarts; None keeps nothing.
     """
 
     def __init__(self, target: Backend, proposers: Mapping[str, Proposer], vocab_size: int, clock: Clock) -> None:
         self.leaves_out_slow = True
+        self.learned: Learned | None = None
         self.quarantine = Quarantine()
         self.cost = CostModel(target.computed_rows)
         self.controller = Controller(SurvivalTracker(), self.cost)
@@ -89,6 +92,8 @@ class Steering:
         """Forget a request, and remember how long its output was."""
         self.router.finished(sequence.num_emitted)
         self.controller.drop(sequence.request_id)
+        if self.learned is not None:
+            self.learned.keep()
         self.drafting.drop([sequence.request_id])
 
     def _eligible(self, sequence: SequenceState) -> Eligible:
