@@ -6,7 +6,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import typer
 
@@ -39,6 +39,8 @@ EXIT_INCOMPLETE = 1
 class SamplingForAdvice:
     """How answers are sampled while they are measured: greedily or with a seed, so that they can be compared."""
 
+    PANEL: ClassVar[str] = "Sampling"
+
     max_tokens: Annotated[
         int, typer.Option("--max-tokens", "-n", min=1, help="Most tokens of an answer, recorded ones included.")
     ] = TOKENS
@@ -63,6 +65,8 @@ class SamplingForAdvice:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkloadChoice:
     """What the advice is about."""
+
+    PANEL: ClassVar[str] = "Prompts"
 
     prompts: Annotated[
         Path | None, typer.Option(help="JSON Lines file of prompts.", show_default="prompts that come along")
@@ -91,6 +95,8 @@ class WorkloadChoice:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CandidateChoice:
     """What may be advised."""
+
+    PANEL: ClassVar[str] = "Drafting"
 
     draft_model: Annotated[
         list[str] | None, typer.Option(help="A draft model to consider; may be repeated.", show_default="none")

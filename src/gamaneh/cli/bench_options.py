@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import typer
 
@@ -44,6 +44,8 @@ class TargetChoice(ModelChoice):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BenchServers:
     """Servers to measure in place of a model."""
+
+    PANEL: ClassVar[str] = "Servers"
 
     url: Annotated[str | None, typer.Option(help="Server with OpenAI's API that speculates.")] = None
     plain_url: Annotated[
@@ -86,6 +88,8 @@ class BenchServers:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PromptChoice:
     """What is asked."""
+
+    PANEL: ClassVar[str] = "Prompts"
 
     prompts: Annotated[
         str,
@@ -130,6 +134,8 @@ class ShortSampling(SamplingChoice):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadChoice:
     """How requests arrive, and how often everything is measured."""
+
+    PANEL: ClassVar[str] = "Load"
 
     concurrency: Annotated[
         list[int] | None,
@@ -186,6 +192,8 @@ class LoadChoice:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Objectives:
     """What is good enough, and what it costs."""
+
+    PANEL: ClassVar[str] = "Objectives"
 
     slo_ttft: Annotated[float | None, typer.Option(help="Seconds to the first token, for goodput.")] = None
     slo_tpot: Annotated[float | None, typer.Option(help="Seconds per output token, for goodput.")] = None

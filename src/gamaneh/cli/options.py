@@ -34,7 +34,10 @@ ChatFlag = Annotated[
     bool | None,
     typer.Option("--chat/--no-chat", help="Put prompts into the model's chat template.", show_default="if it has one"),
 ]
-JsonFlag = Annotated[bool, typer.Option("--json", help="Put one JSON object on the last line of standard output.")]
+JsonFlag = Annotated[
+    bool,
+    typer.Option("--json", help="Put one JSON object on the last line of standard output.", rich_help_panel="Output"),
+]
 
 
 def option_for(kind: type[Any], field: str, help_text: str, *names: str) -> Any:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 import typer
 import yaml
@@ -23,6 +23,8 @@ EXIT_FAILED = 1
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineLimits:
     """How much the engine does at once."""
+
+    PANEL: ClassVar[str] = "Engine"
 
     max_batch: Annotated[int | None, option_for(EngineOptions, "max_batch", "Most answers made at once.")] = None
     step_tokens: Annotated[
@@ -47,6 +49,8 @@ class EngineLimits:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerChoice:
     """Where the server listens, whom it serves, and how much of it."""
+
+    PANEL: ClassVar[str] = "Server"
 
     host: Annotated[str | None, option_for(ServerOptions, "host", "Address to listen at.")] = None
     port: Annotated[int | None, option_for(ServerOptions, "port", "Port to listen at; 0 takes a free one.")] = None

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import typer
 
@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingSet:
     """What is learned from, for which target, and where the result goes."""
+
+    PANEL: ClassVar[str] = "Target and data"
 
     model: Annotated[
         str,
@@ -87,6 +89,8 @@ class TrainingSet:
 class Fitting:
     """How weights are fitted."""
 
+    PANEL: ClassVar[str] = "Training"
+
     epochs: Annotated[int | None, option_for(LoopOptions, "epochs", "Passes over the data.")] = None
     minutes: Annotated[
         float | None,
@@ -127,6 +131,8 @@ class Fitting:
 class HeadsChoice:
     """What the heads are made of."""
 
+    PANEL: ClassVar[str] = "Heads"
+
     depth: Annotated[int | None, typer.Option(help="Draft positions.", show_default="by kind")] = None
     draft_vocab: Annotated[
         int | None, typer.Option(help="Draft only this many of the most frequent tokens.", show_default="all")
@@ -152,6 +158,8 @@ class HeadsChoice:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StudentChoice:
     """The draft model."""
+
+    PANEL: ClassVar[str] = "Draft model"
 
     start: Annotated[
         str | None, option_for(StudentOptions, "start", "scratch: new weights; target: layers cut from the target.")
