@@ -6,6 +6,8 @@ import mmap
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -14,7 +16,7 @@ from torch import Tensor
 
 from gamaneh.backends.compiled import processor, step
 from gamaneh.backends.compiled.assemble import Assembler, Function
-from gamaneh.backends.compiled.jit import code_folder
+from gamaneh.backends.compiled.jit import announce, code_folder
 from gamaneh.backends.compiled.kernels import Kind, product
 from gamaneh.backends.compiled.layout import Laid, aligned, lay_out
 from gamaneh.backends.compiled.pages import Pages
@@ -97,6 +99,7 @@ class CompiledDecoder:
         self._keep: list[npt.NDArray[np.generic]] = []
         self._parts: list[list[int]] = []
         self._laid: dict[int, Laid] = {}
+        announce(Path(step.__file__).read_text(), str(self.target))
         step.run.build()
         embedding = weights["embedding"]
         assert isinstance(embedding, tuple)
@@ -403,7 +406,7 @@ class _Buffers:
         plan[Plan.SCRATCH_AT] = self._new((threads, size), np.uint8).ctypes.data
         plan[Plan.SCRATCH_BYTES], plan[Plan.SCORES_STRIDE] = size, stride
 
-    def _new(self, shape: tuple[int, ...], dtype: npt.DTypeLike) -> npt.NDArray[np.generic]:
+    def _new(self, shape: tuple[int, ...], dtype: npt.DTypeLike) -> npt.NDArray[Any]:
         made = aligned(shape, dtype)
         self._kept.append(made)
         return made

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
+import logging
 import os
 import tempfile
 from collections.abc import Callable
@@ -31,11 +34,27 @@ if "NUMBA_CACHE_DIR" not in os.environ and code_folder() is not None:
     os.environ["NUMBA_CACHE_DIR"] = str(code_folder())
 
 import numba  # noqa: E402
+from llvmlite.binding import get_host_cpu_name  # noqa: E402
+
+LOGGER = logging.getLogger(__name__)
 
 # Numba read its settings before, where something else imported it.
 _settings: Any = numba.config
 if code_folder() is not None and not _settings.CACHE_DIR:
     _settings.CACHE_DIR = str(code_folder())
+
+
+def announce(*sources: object) -> None:
+    """Say once per processor and version of the code that compiling takes a while."""
+    folder = code_folder()
+    digest = hashlib.sha256(f"{numba.__version__} {get_host_cpu_name()} {sources}".encode()).hexdigest()
+    mark = None if folder is None else folder / f"compiled-{digest[:16]}"
+    if mark is not None and mark.exists():
+        return
+    LOGGER.warning("compiling for this processor, once: about 20 seconds")
+    if mark is not None:
+        with contextlib.suppress(OSError):
+            mark.touch()
 
 
 class Compiled:

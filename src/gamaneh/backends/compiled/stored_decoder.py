@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import cast
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from gamaneh.backends.compiled.compiled_decoder import CompiledDecoder, Matrix, Weights
+from gamaneh.errors import UnsupportedModel
+from gamaneh.models.attention import LayerCache
+from gamaneh.models.batch import FlatBatch
 from gamaneh.models.config import DecoderConfig
+from gamaneh.models.decoder import Decoder, Layer
 from gamaneh.models.formats.stored import StoredTensor
 
 
@@ -82,28 +87,41 @@ class StoredLayer:
 _LINEARS = ("qkv", "out", "gate_up", "down")
 
 
-class StoredDecoder:
-    """The target as trained heads see it: embedding, norms, output matrix and samples of the rest.
+class StoredDecoder(Decoder):
+    """A decoder as trained heads see it: embedding, norms, output matrix and samples of the rest.
+
+    It runs in compiled steps only: `forward` of the torch decoder is not there.
 
     Args:
         weights: by the names that `DecoderConfig` documents.
     """
-
-    dtype = torch.float32
-    device = torch.device("cpu")
 
     def __init__(self, config: DecoderConfig, weights: Weights, compiled: CompiledDecoder) -> None:
         self.config, self.compiled = config, compiled
         norm = weights["norm"]
         assert isinstance(norm, np.ndarray)
         self.norm = torch.from_numpy(norm)
-        self.embedding = StoredMatrix(_matrix(weights, "embedding"))
         head = _matrix(weights, "embedding" if config.tied_embedding else "head")
+        # These stand in for tensors and layers: rows by ids, whole matrices and columns are all that heads ask for.
+        self.embedding = cast(Tensor, StoredMatrix(_matrix(weights, "embedding")))
         self.head = StoredLinear(head, compiled)
-        self.layers = [StoredLayer(index, weights) for index in range(config.num_layers)]
+        self.layers = [cast(Layer, StoredLayer(index, weights)) for index in range(config.num_layers)]
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return torch.float32
+
+    @property
+    def device(self) -> torch.device:
+        return torch.device("cpu")
 
     def nbytes(self) -> int:
         return self.compiled.nbytes()
+
+    def forward(
+        self, batch: FlatBatch, cache: LayerCache, *, taps: Sequence[int] = (), num_layers: int | None = None
+    ) -> tuple[Tensor, list[Tensor]]:
+        raise UnsupportedModel("a model of the compiled backend runs in its own steps; load it with backend torch")
 
     def normed(self, hidden: Tensor) -> Tensor:
         """The final norm."""
