@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import mmap
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -93,6 +94,7 @@ class CompiledDecoder:
         self.config = config
         self.target = processor.host(instructions)
         self.workers = Workers(threads or usable_cores())
+        weakref.finalize(self, self.workers.close)
         self._assembler = Assembler(self.target, code_folder())
         self._small = self._assembler.addresses(functions(self.target))
         self._products: dict[Kind, dict[int, int]] = {}
@@ -129,7 +131,7 @@ class CompiledDecoder:
         self._start(layout.num_rows, layout.reach)
         self._buffers.x[: layout.num_rows, : self.config.hidden_size] = self.embed(layout.tokens)
         self._place_cache(pages)
-        return self._run(layout, depth, taps, self._final_norm)
+        return self._run(layout, depth, taps, self._final_norm, pages)
 
     def last_hidden(self, count: int) -> Floats:
         """Return what the last layer of the last step put out, `[count, hidden]`, to read until the next step.
@@ -148,7 +150,7 @@ class CompiledDecoder:
         layout = _RowLayout([Span([0] * count, 0, [0] * (count // BLOCK + 1), logit_rows=count)])
         self._start(count, layout.reach)
         self._buffers.x[:count, : self.config.hidden_size] = hidden.float().numpy()
-        return self._run(layout, 0, (), self._final_norm if norm else 0).logits
+        return self._run(layout, 0, (), self._final_norm if norm else 0, None).logits
 
     def embed(self, tokens: npt.ArrayLike) -> Floats:
         """Return rows of the embedding, scaled as the family does, `[num_tokens, hidden]`."""
@@ -243,7 +245,9 @@ class CompiledDecoder:
         self.workers.settle()
         self._grow(rows, reach)
 
-    def _run(self, layout: _RowLayout, depth: int, taps: Sequence[int], final_norm: int) -> StepOutcome:
+    def _run(
+        self, layout: _RowLayout, depth: int, taps: Sequence[int], final_norm: int, pages: Pages | None
+    ) -> StepOutcome:
         config = self.config
         logits = torch.empty(layout.num_logits, config.vocab_size)
         hidden = torch.empty(layout.num_rows, len(taps), config.hidden_size) if taps else None
@@ -266,6 +270,7 @@ class CompiledDecoder:
             places,
             np.float32(config.norm_eps),
             np.float32(config.scale),
+            keep=(self, layout, pages, logits, hidden),
         )
         return StepOutcome(logits, hidden)
 

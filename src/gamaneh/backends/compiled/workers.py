@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import _thread
+import contextlib
 import os
 import threading
 from collections.abc import Callable
@@ -60,11 +61,15 @@ class Workers:
         self.threads = threads
         self._helpers = [_Helper(number) for number in range(1, threads)]
 
-    def run(self, function: Callable[..., None], *args: Any) -> None:
-        """Call `function(*args, thread)` in every thread; returns when the caller's own call does."""
+    def run(self, function: Callable[..., None], *args: Any, keep: object = None) -> None:
+        """Call `function(*args, thread)` in every thread; returns when the caller's own call does.
+
+        Args:
+            keep: owner of the memory that the arguments point to; it is held until the last thread is done.
+        """
         self.settle()
         for helper in self._helpers:
-            helper.start(function, args)
+            helper.start(function, args, keep)
         function(*args, 0)
 
     def settle(self) -> None:
@@ -85,12 +90,13 @@ class _Helper:
         self._number = number
         self._go, self._idle = _thread.allocate_lock(), _thread.allocate_lock()
         self._go.acquire()
-        self._task: tuple[Callable[..., None], tuple[Any, ...]] | None = None
+        self._closing = False
+        self._task: tuple[Callable[..., None], tuple[Any, ...], object] | None = None
         threading.Thread(target=self._loop, name=f"compiled-{number}", daemon=True).start()
 
-    def start(self, function: Callable[..., None], args: tuple[Any, ...]) -> None:
+    def start(self, function: Callable[..., None], args: tuple[Any, ...], keep: object) -> None:
         self._idle.acquire()
-        self._task = function, args
+        self._task = function, args, keep
         self._go.release()
 
     def settle(self) -> None:
@@ -98,17 +104,19 @@ class _Helper:
         self._idle.release()
 
     def close(self) -> None:
-        self._idle.acquire()
-        self._task = None
-        self._go.release()
+        """Let the thread end. It may be in a call: this one may even be made by it, when it drops its last task."""
+        self._closing = True
+        with contextlib.suppress(RuntimeError):  # it is about to start a task, and looks afterwards
+            self._go.release()
 
     def _loop(self) -> None:
-        while True:
+        while not self._closing:
             self._go.acquire()
-            if self._task is None:
+            task, self._task = self._task, None
+            if task is None:
                 return
-            function, args = self._task
             try:
-                function(*args, self._number)
+                task[0](*task[1], self._number)
             finally:
+                task = None
                 self._idle.release()
