@@ -10,8 +10,12 @@ from pathlib import Path
 
 import torch
 
+from gamaneh.backends.paged import PagedModel
 from gamaneh.errors import InvalidOption
-from gamaneh.models.loading import TARGET, LoadedModel, Role, blaming, choose_device, load, open_model
+from gamaneh.kv.cache import KVCache
+from gamaneh.kv.manager import SlotStore
+from gamaneh.models.loading import TARGET, LoadedModel, OpenModel, Role, blaming, choose_device, load, open_model
+from gamaneh.models.runner import DecoderRunner
 
 LOGGER = logging.getLogger(__name__)
 
@@ -43,7 +47,7 @@ class Precision:
 
 
 def load_model(
-    model: str | Path,
+    model: str | Path | OpenModel,
     precision: Precision,
     *,
     progress: Callable[[int, int], None] | None = None,
@@ -71,9 +75,43 @@ def load_model(
                 precision.weights,
             )
         if reason and precision.dtype == "auto" and choose_device(precision.device).type == "cpu":
-            LOGGER.warning("the torch backend runs %s, which is slower on a CPU: %s", model, reason)
+            LOGGER.warning("the torch backend runs the %s, which is slower on a CPU: %s", role.title, reason)
         return load(model, dtype=precision.dtype, device=precision.device, progress=progress, role=role)
     return _load_compiled(model, precision, progress, role)
+
+
+def runner_for(
+    model: LoadedModel, num_blocks: int, block_size: int, *, invariant: bool
+) -> tuple[PagedModel, SlotStore]:
+    """Return what runs a loaded model over a cache of so many blocks, and the cache.
+
+    Args:
+        invariant: shape-invariant execution; the compiled backend always is.
+
+    Raises:
+        OutOfMemory: the machine cannot hold the cache.
+        InvalidOption: the backend has no blocks of that size.
+    """
+    config, decoder = model.config, model.decoder
+    if is_compiled(model):
+        from gamaneh.backends.compiled.backend import CompiledRunner, pages_for
+
+        pages = pages_for(config, num_blocks, block_size)
+        return CompiledRunner(decoder.compiled, pages, block_size), pages  # type: ignore[attr-defined]
+    cache = KVCache(
+        config.num_layers, num_blocks, block_size, config.num_kv_heads, config.head_dim, decoder.dtype, decoder.device
+    )
+    return DecoderRunner(decoder, cache, invariant=invariant), cache
+
+
+def is_compiled(model: LoadedModel) -> bool:
+    """Whether a model was loaded for the compiled backend."""
+    return hasattr(model.decoder, "compiled")
+
+
+def cache_dtype(model: LoadedModel) -> torch.dtype:
+    """Return the type of the keys and values of a loaded model's cache."""
+    return torch.float16 if is_compiled(model) else model.decoder.dtype
 
 
 def why_not_compiled(precision: Precision) -> str:
@@ -100,14 +138,14 @@ def _check(precision: Precision) -> None:
 
 
 def _load_compiled(
-    model: str | Path, precision: Precision, progress: Callable[[int, int], None] | None, role: Role
+    model: str | Path | OpenModel, precision: Precision, progress: Callable[[int, int], None] | None, role: Role
 ) -> LoadedModel:
     from gamaneh.backends.compiled.compiled_decoder import CompiledDecoder
     from gamaneh.backends.compiled.stored_decoder import StoredDecoder
     from gamaneh.backends.compiled.stored_weights import stored_weights
 
-    opened = open_model(model, role=role)
-    with blaming(role, model):
+    opened = model if isinstance(model, OpenModel) else open_model(model, role=role)
+    with blaming(role, opened.name):
         weights = stored_weights(opened.tensors, precision.weights)
         compiled = CompiledDecoder(
             opened.config,

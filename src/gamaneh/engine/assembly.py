@@ -9,6 +9,7 @@ from dataclasses import asdict
 import psutil
 import torch
 
+from gamaneh.backends.choose import cache_dtype, runner_for
 from gamaneh.backends.paged import PagedBackend
 from gamaneh.core import PLAIN
 from gamaneh.engine.calibration import WORTH_KEEPING, Progress, calibrate, costs_file
@@ -16,13 +17,12 @@ from gamaneh.engine.engine import Engine
 from gamaneh.engine.learned import Learned
 from gamaneh.errors import InvalidOption
 from gamaneh.heads.locate import HeadsSource, open_heads
-from gamaneh.kv.cache import KVCache, bytes_per_block
+from gamaneh.kv.cache import bytes_per_block
 from gamaneh.kv.manager import KVManager
 from gamaneh.kv.pool import BlockPool
 from gamaneh.models.config import DecoderConfig
 from gamaneh.models.fetch import cache_folder
 from gamaneh.models.loading import LoadedModel
-from gamaneh.models.runner import DecoderRunner
 from gamaneh.options import EngineOptions, SpeculationOptions
 from gamaneh.proposers.recipe import Ingredients, ReadyModel
 from gamaneh.proposers.registry import build_proposers
@@ -85,19 +85,10 @@ def default_invariant(target: LoadedModel) -> bool:
 
 
 def _ready(model: LoadedModel, options: EngineOptions, *, invariant: bool, prefix_cache: bool) -> ReadyModel:
-    config, decoder = model.config, model.decoder
-    num_blocks = options.kv_blocks or automatic_blocks(config, options, decoder.dtype)
-    cache = KVCache(
-        config.num_layers,
-        num_blocks,
-        options.block_size,
-        config.num_kv_heads,
-        config.head_dim,
-        decoder.dtype,
-        decoder.device,
-    )
+    num_blocks = options.kv_blocks or automatic_blocks(model.config, options, cache_dtype(model))
+    runner, cache = runner_for(model, num_blocks, options.block_size, invariant=invariant)
     pool = BlockPool(num_blocks, options.block_size, prefix_cache=prefix_cache)
-    return ReadyModel(model, PagedBackend(DecoderRunner(decoder, cache, invariant=invariant), KVManager(pool, cache)))
+    return ReadyModel(model, PagedBackend(runner, KVManager(pool, cache)))
 
 
 def automatic_blocks(config: DecoderConfig, options: EngineOptions, dtype: torch.dtype) -> int:

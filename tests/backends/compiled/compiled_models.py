@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import cache
 
 import numpy as np
@@ -11,11 +12,13 @@ from torch import Tensor
 
 from gamaneh.backends.compiled.compiled_decoder import CompiledDecoder, Span, Weights
 from gamaneh.backends.compiled.pages import Pages
+from gamaneh.backends.compiled.stored_decoder import StoredDecoder
 from gamaneh.models.config import DecoderConfig
 from gamaneh.models.formats.dense import BFLOAT16, FLOAT16
 from gamaneh.models.formats.known import QUANTISED, from_floats
 from gamaneh.models.formats.stored import StoredTensor
-from gamaneh.testing.tiny import TINY_CONFIGS, tiny_weights
+from gamaneh.models.loading import LoadedModel
+from gamaneh.testing.tiny import TINY_CONFIGS, tiny_model, tiny_weights
 
 BLOCKS = 60
 
@@ -68,3 +71,10 @@ def blocks_of(sequence: int) -> list[int]:
 def span(tokens: Sequence[int], start: int, stop: int, *, sequence: int = 0, parents: Sequence[int] = ()) -> Span:
     """Rows `start` to `stop` of the tokens, all with scores."""
     return Span(list(tokens[start:stop]), start, blocks_of(sequence), list(parents), logit_rows=stop - start)
+
+
+def compiled_model(family: str = "llama", fmt: str = "int8") -> LoadedModel:
+    """Return a tiny model with a byte tokenizer, as if it had been loaded for the compiled backend."""
+    model = tiny_model(family)
+    weights, _ = compiled_weights(model.config, fmt)
+    return replace(model, decoder=StoredDecoder(model.config, weights, compiled_decoder(family, fmt)))

@@ -42,16 +42,16 @@ def test_what_a_call_needs_lives_until_the_last_thread_is_done():
 
 
 def test_threads_end_when_they_are_closed_even_by_their_own_last_task():
-    before = threading.active_count()
+    before = set(threading.enumerate())
     workers = Workers(2)
     owner = Owner()
     weakref.finalize(owner, workers.close)
-    (helper,) = (thread for thread in threading.enumerate() if thread.name == "compiled-1")
+    (helper,) = set(threading.enumerate()) - before
     workers.run(lambda thread: None, keep=owner)
     del owner
     workers.settle()
     helper.join(10)
-    assert threading.active_count() == before
+    assert not helper.is_alive()
 
 
 def test_cores_follow_the_affinity_of_the_process():

@@ -13,7 +13,21 @@ from gamaneh.backends.compiled.vectors import BLOCK
 from gamaneh.core import Caps
 from gamaneh.errors import InvalidOption
 from gamaneh.kv.placing import Placed
+from gamaneh.models.config import DecoderConfig
 from gamaneh.models.runner import Forward
+
+
+def pages_for(config: DecoderConfig, num_blocks: int, block_size: int) -> Pages:
+    """Return a cache for so many blocks of the block manager.
+
+    Raises:
+        InvalidOption: `block_size` is no multiple of 16.
+        OutOfMemory: the machine cannot hold it.
+    """
+    if block_size % BLOCK:
+        raise InvalidOption("block_size", f"must be a multiple of {BLOCK} for the compiled backend", block_size)
+    blocks = (num_blocks + 1) * (block_size // BLOCK) - 1
+    return Pages(config.num_layers, blocks, config.num_kv_heads, config.head_dim)
 
 
 class CompiledRunner:
@@ -21,17 +35,12 @@ class CompiledRunner:
 
     Args:
         block_size: tokens in a block of the block manager, a multiple of 16.
-
-    Raises:
-        InvalidOption: `block_size` is none.
     """
 
     lanes_differ = False
     """All rows are computed alike, so generated rows may be reused as prompt rows."""
 
     def __init__(self, decoder: CompiledDecoder, pages: Pages, block_size: int = BLOCK) -> None:
-        if block_size % BLOCK:
-            raise InvalidOption("block_size", f"must be a multiple of {BLOCK} for the compiled backend", block_size)
         self.decoder, self.pages = decoder, pages
         self._per_block = block_size // BLOCK
         config = decoder.config
@@ -74,7 +83,8 @@ class CompiledRunner:
         hidden = self.decoder.last_hidden(sum(counts))
         if np.isfinite(hidden.sum()):
             return {}
-        bad, found, first = ~np.isfinite(hidden).all(axis=1), {}, 0
+        found: dict[int, tuple[int, ...]] = {}
+        bad, first = np.logical_not(np.isfinite(hidden)).any(axis=1), 0
         for at, count in enumerate(counts):
             rows = tuple(int(row) for row in np.flatnonzero(bad[first : first + count]))
             if rows:
