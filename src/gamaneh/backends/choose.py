@@ -46,6 +46,13 @@ class Precision:
     threads: int | None = None
 
 
+def beside(target: LoadedModel) -> Precision:
+    """Return how a draft model is loaded for a target that is loaded already."""
+    if is_compiled(target):
+        return Precision()
+    return Precision("torch", dtype=str(target.dtype).removeprefix("torch."), device=str(target.device))
+
+
 def load_model(
     model: str | Path | OpenModel,
     precision: Precision,

@@ -84,7 +84,8 @@ class CompiledRunner:
         if np.isfinite(hidden.sum()):
             return {}
         found: dict[int, tuple[int, ...]] = {}
-        bad, first = np.logical_not(np.isfinite(hidden)).any(axis=1), 0
+        first = 0
+        bad = np.isnan(hidden * np.float32(0)).any(axis=1)
         for at, count in enumerate(counts):
             rows = tuple(int(row) for row in np.flatnonzero(bad[first : first + count]))
             if rows:

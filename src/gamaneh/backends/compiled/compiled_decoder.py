@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import mmap
 import weakref
 from collections.abc import Callable, Mapping, Sequence
@@ -207,8 +208,9 @@ class CompiledDecoder:
         """Lay tensors out; returns the first entry in the table of parts, their number, and what they read."""
         first, output, needs = len(self._parts), 0, 0
         for tensor in tensors:
+            _advise(tensor, _POPULATE_READ)
             laid = lay_out(tensor, pool)
-            _drop_pages(tensor)
+            _advise(tensor, _DONT_NEED)
             entry = [0] * PartField.SIZE
             kernels = self._kernels(laid.kind)
             entry[PartField.KERNEL_4_AT] = kernels.get(4, 0)
@@ -427,20 +429,26 @@ def _halves(matrix: Matrix, rows: int) -> Matrix:
     return (matrix[0].rows(0, rows), matrix[0].rows(rows, 2 * rows)) if len(matrix) == 1 else matrix
 
 
-def _drop_pages(tensor: StoredTensor) -> None:
-    """Give back the pages of a mapped file that were read."""
+def _advise(tensor: StoredTensor, advice: int) -> None:
+    """Tell the system about the whole pages of a mapped file that a tensor lies in; nothing for other memory."""
     base: object = tensor.raw
     while isinstance(base, np.ndarray):
         base = base.base
-    if not isinstance(base, mmap.mmap) or not hasattr(mmap, "MADV_DONTNEED"):
+    if not isinstance(base, mmap.mmap) or not hasattr(base, "madvise"):
         return
     origin = np.frombuffer(base, np.uint8).ctypes.data
     first = tensor.raw.ctypes.data - origin
     start = -(-first // mmap.PAGESIZE) * mmap.PAGESIZE
     length = (first + tensor.raw.nbytes) // mmap.PAGESIZE * mmap.PAGESIZE - start
     if length > 0:
-        base.madvise(mmap.MADV_DONTNEED, start, length)
+        with contextlib.suppress(OSError):  # older systems do not know every advice
+            base.madvise(advice, start, length)
 
+
+_POPULATE_READ = 22
+"""Linux: map the pages all at once, many times cheaper than at their first touch one by one."""
+
+_DONT_NEED = 4
 
 _NORMS = {
     "attn_norm": LayerField.ATTN_NORM_AT,
