@@ -34,15 +34,15 @@ class ChatBytes(ByteTokenizer):
 def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every model is a tiny one, `small` another of its kind."""
 
-    def load(name: str | Path, *_: object, **__: object) -> LoadedModel:
+    def load(name: str | Path, **_: object) -> LoadedModel:
         model = tiny_model(seed=1 if str(name) == "small" else 0)
         return replace(model, name=str(name), tokenizer=ChatBytes())  # type: ignore[arg-type]
 
     monkeypatch.setattr(session, "file_or_name", lambda name: name)
     monkeypatch.setattr(loading, "resolve", lambda name: Path(name))
-    monkeypatch.setattr(choose, "load_model", load)
-    monkeypatch.setattr(candidate, "load_model", load)
-    monkeypatch.setattr(llm, "load_model", load)
+    monkeypatch.setattr(choose, "load", load)
+    monkeypatch.setattr(candidate, "load", load)
+    monkeypatch.setattr(llm, "load", load)
     monkeypatch.setattr(llm, "open_model", lambda name, **_: name)
 
 
@@ -91,10 +91,10 @@ def test_advice_ranks_measures_and_judges(prompts: Path) -> None:
 def test_a_candidate_that_cannot_be_used_is_told_and_the_exit_code_says_so(
     prompts: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refuse(name: str, *_: object, **__: object) -> LoadedModel:
+    def refuse(name: str, **_: object) -> LoadedModel:
         raise CorruptModel(f"{name} is truncated")
 
-    monkeypatch.setattr(candidate, "load_model", refuse)
+    monkeypatch.setattr(candidate, "load", refuse)
     result = run("advise", *TINY, *QUICK, "--prompts", prompts, "--draft-model", "small", "--json")
     assert result.exit_code == 1
     assert "small could not be measured: small is truncated" in result.stdout

@@ -118,7 +118,7 @@ def test_inspect_refuses_what_is_no_heads_in_one_line(tmp_path: Path) -> None:
 @pytest.fixture
 def tiny_target(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every model that a command opens is the tiny one."""
-    monkeypatch.setattr(session, "load_model", lambda *args, **kwargs: TARGET)
+    monkeypatch.setattr(session, "load", lambda *args, **kwargs: TARGET)
     monkeypatch.setattr(session, "open_model", lambda *args, **kwargs: TARGET)
     monkeypatch.setattr(session, "file_or_name", lambda name: TARGET)
 

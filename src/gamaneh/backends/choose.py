@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib.util
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -14,77 +13,65 @@ from gamaneh.backends.paged import PagedModel
 from gamaneh.errors import InvalidOption
 from gamaneh.kv.cache import KVCache
 from gamaneh.kv.manager import SlotStore
-from gamaneh.models.loading import TARGET, LoadedModel, OpenModel, Role, blaming, choose_device, load, open_model
+from gamaneh.models import loading
+from gamaneh.models.loading import TARGET, LoadedModel, OpenModel, Role, blaming, choose_device
 from gamaneh.models.runner import DecoderRunner
+from gamaneh.options import Precision
 
 LOGGER = logging.getLogger(__name__)
 
 BACKENDS = ("auto", "compiled", "torch")
-WEIGHTS = ("stored", "int8", "int4")
+
+ROUNDED = ("int8", "int4")
+"""Weights that only the compiled backend has."""
 
 
-@dataclass(frozen=True, slots=True)
-class Precision:
-    """How a model is held and computed.
-
-    Args:
-        backend: `compiled` for CPUs, `torch` for any device, or `auto`: compiled where it can run and no dtype
-            is asked for.
-        weights: `stored` keeps the formats of the files; `int8` and `int4` round float weights to groups of 32.
-            Compiled backend only.
-        dtype: of weights and arithmetic in the torch backend.
-        device: as torch names it, or `auto`.
-        instructions: what the compiled kernels are made of, or `auto`: the best that the processor has.
-        threads: of the compiled backend; None takes the physical cores that the process may use.
-    """
-
-    backend: str = "auto"
-    weights: str = "stored"
-    dtype: str = "auto"
-    device: str = "auto"
-    instructions: str = "auto"
-    threads: int | None = None
-
-
-def beside(target: LoadedModel) -> Precision:
-    """Return how a draft model is loaded for a target that is loaded already."""
-    if is_compiled(target):
-        return Precision()
-    return Precision("torch", dtype=str(target.dtype).removeprefix("torch."), device=str(target.device))
-
-
-def load_model(
+def load(
     model: str | Path | OpenModel,
-    precision: Precision,
     *,
+    precision: Precision | None = None,
+    backend: str = "auto",
+    device: str = "auto",
     progress: Callable[[int, int], None] | None = None,
     role: Role = TARGET,
+    instructions: str = "auto",
+    threads: int | None = None,
 ) -> LoadedModel:
-    """Read a model for its backend.
+    """Read a model for the backend that will run it.
 
     Args:
+        precision: the compiled backend keeps weights as they are stored, or rounds float weights to `int8` or `int4`
+            in groups of 32; other types ask for torch.
+        backend: `compiled` for CPUs, `torch` for any device, or `auto`: compiled where it can run.
+        device: as torch names it, or `auto`.
         progress: called with the number of tensors ready and their total.
+        instructions: what the compiled kernels are made of, or `auto`: the best that the processor has.
+        threads: of the compiled backend; None takes the physical cores that the process may use.
 
     Raises:
         ModelError: the model is not there, is damaged, or needs something that we do not have.
         InvalidOption: an option is wrong, or the compiled backend is asked for where it cannot run.
         OutOfMemory: the weights do not fit.
     """
-    _check(precision)
-    reason = why_not_compiled(precision)
-    if precision.backend == "compiled" and reason:
-        raise InvalidOption("backend", f"must be torch here: {reason}", precision.backend)
-    if precision.backend == "torch" or reason:
-        if precision.weights != "stored":
-            raise InvalidOption(
-                "weights",
-                f"must be stored unless the backend is compiled ({reason or 'it is torch'})",
-                precision.weights,
-            )
-        if reason and precision.dtype == "auto" and choose_device(precision.device).type == "cpu":
-            LOGGER.warning("the torch backend runs the %s, which is slower on a CPU: %s", role.title, reason)
-        return load(model, dtype=precision.dtype, device=precision.device, progress=progress, role=role)
-    return _load_compiled(model, precision, progress, role)
+    if backend not in BACKENDS:
+        raise InvalidOption("backend", f"must be one of {', '.join(BACKENDS)}", backend)
+    asked = precision or Precision()
+    reason = why_not_compiled(asked, device)
+    if backend == "compiled" and reason:
+        raise InvalidOption("backend", f"must be torch here: {reason}", backend)
+    if backend == "torch" or reason:
+        wanted = asked.weights in ROUNDED or (asked.weights, asked.compute, asked.kv) == ("auto",) * 3
+        if reason and wanted and choose_device(device).type == "cpu":
+            LOGGER.warning("torch runs the %s, which is slower on a CPU: %s", role.title, reason)
+        return loading.load(model, precision=precision, device=device, progress=progress, role=role)
+    return _load_compiled(model, asked, progress, role, instructions, threads)
+
+
+def beside(target: LoadedModel) -> Precision:
+    """Return how a draft model is kept beside a target that is loaded already."""
+    if is_compiled(target):
+        return Precision()
+    return Precision(weights=str(target.dtype).removeprefix("torch."))
 
 
 def runner_for(
@@ -121,13 +108,16 @@ def cache_dtype(model: LoadedModel) -> torch.dtype:
     return torch.float16 if is_compiled(model) else model.decoder.dtype
 
 
-def why_not_compiled(precision: Precision) -> str:
+def why_not_compiled(precision: Precision, device: str = "auto") -> str:
     """Return what keeps the compiled backend from running, in words; empty where nothing does."""
-    device = choose_device(precision.device)
-    if device.type != "cpu":
-        return f"the compiled backend is for CPUs, the device is {device}"
-    if precision.dtype != "auto":
-        return f"the compiled backend has no dtype, asked for is {precision.dtype}"
+    chosen = choose_device(device)
+    if chosen.type != "cpu":
+        return f"the compiled backend is for CPUs, the device is {chosen}"
+    if precision.weights not in ("auto", "stored", *ROUNDED):
+        return f"the compiled backend keeps weights as they are stored or rounds them, asked for is {precision.weights}"
+    for name in ("compute", "kv"):
+        if getattr(precision, name) != "auto":
+            return f"the compiled backend has arithmetic of its own, asked for is {name} {getattr(precision, name)}"
     if importlib.util.find_spec("numba") is None:
         return "numba is not installed"
     from gamaneh.backends.compiled import processor
@@ -137,31 +127,26 @@ def why_not_compiled(precision: Precision) -> str:
     return ""
 
 
-def _check(precision: Precision) -> None:
-    if precision.backend not in BACKENDS:
-        raise InvalidOption("backend", f"must be one of {', '.join(BACKENDS)}", precision.backend)
-    if precision.weights not in WEIGHTS:
-        raise InvalidOption("weights", f"must be one of {', '.join(WEIGHTS)}", precision.weights)
-
-
 def _load_compiled(
-    model: str | Path | OpenModel, precision: Precision, progress: Callable[[int, int], None] | None, role: Role
+    model: str | Path | OpenModel,
+    precision: Precision,
+    progress: Callable[[int, int], None] | None,
+    role: Role,
+    instructions: str,
+    threads: int | None,
 ) -> LoadedModel:
     from gamaneh.backends.compiled.compiled_decoder import CompiledDecoder
     from gamaneh.backends.compiled.stored_decoder import StoredDecoder
     from gamaneh.backends.compiled.stored_weights import stored_weights
 
-    opened = model if isinstance(model, OpenModel) else open_model(model, role=role)
+    opened = model if isinstance(model, OpenModel) else loading.open_model(model, role=role)
     with blaming(role, opened.name):
         weights = stored_weights(opened.tensors, precision.weights)
         compiled = CompiledDecoder(
-            opened.config,
-            weights,
-            instructions=precision.instructions,
-            threads=precision.threads,
-            progress=progress,
+            opened.config, weights, instructions=instructions, threads=threads, progress=progress
         )
         decoder = StoredDecoder(opened.config, weights, compiled)
+    opened.close()
     return LoadedModel(
         name=opened.name,
         path=opened.path,

@@ -182,12 +182,13 @@ def load_target(model: ModelChoice) -> LoadedModel:
     Raises:
         ModelError: it cannot be found, read or used.
     """
+    from gamaneh.backends.choose import load
     from gamaneh.cli.session import file_or_name
-    from gamaneh.models.loading import load
 
     path = file_or_name(model.model)
     with count_bar(f"loading {model.model}") as tick:
-        return replace(load(path, precision=model.precision(), device=model.device, progress=tick), name=model.model)
+        loaded = load(path, precision=model.precision(), backend=model.backend, device=model.device, progress=tick)
+        return replace(loaded, name=model.model)
 
 
 def encoder(target: LoadedModel, chat: bool | None) -> Encode:

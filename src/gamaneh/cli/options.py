@@ -72,6 +72,9 @@ class ModelChoice:
     ] = None
     kv: Annotated[str | None, option_for(Precision, "kv", f"Type of the KV cache: {', '.join(NUMBERS)}.")] = None
     device: Annotated[str, typer.Option(help="cpu, cuda or auto.")] = "auto"
+    backend: Annotated[
+        str, typer.Option(help="compiled (CPUs), torch (any device), or auto: compiled where it can run.")
+    ] = "auto"
     invariant: Annotated[
         bool | None,
         typer.Option(

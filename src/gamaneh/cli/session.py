@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+from gamaneh.backends.choose import load
 from gamaneh.cli.options import ModelChoice, ProposerChoice
 from gamaneh.cli.pull import located
 from gamaneh.cli.terminal import count_bar
@@ -14,7 +15,7 @@ from gamaneh.engine.engine import Engine
 from gamaneh.engine.llm import LLM
 from gamaneh.heads.locate import check_heads, kind_of_heads
 from gamaneh.models.catalogue import names
-from gamaneh.models.loading import DRAFT, TARGET, LoadedModel, OpenModel, Role, load, open_model
+from gamaneh.models.loading import DRAFT, TARGET, LoadedModel, OpenModel, Role, open_model
 from gamaneh.options import Precision
 
 
@@ -44,6 +45,7 @@ def open_llm(model: ModelChoice, proposer: ProposerChoice, *, max_batch: int = 1
             draft_precision=proposer.draft_precision(precision),
             device=model.device,
             draft_device=proposer.draft_device,
+            backend=model.backend,
             progress=tick,
         )
 
@@ -63,11 +65,10 @@ def open_engine(model: ModelChoice, proposer: ProposerChoice, **limits: Any) -> 
     open_target = open_model(file_or_name(model.model))
     draft_model = proposer.draft_model
     open_draft = None if draft_model is None else open_model(file_or_name(draft_model), role=DRAFT)
-    target = _loaded(open_target, TARGET, precision, model.device)
+    target = _loaded(open_target, TARGET, precision, model.backend, model.device)
     draft_device = proposer.draft_device or str(target.device)
-    draft = (
-        None if open_draft is None else _loaded(open_draft, DRAFT, proposer.draft_precision(precision), draft_device)
-    )
+    of_draft = proposer.draft_precision(precision)
+    draft = None if open_draft is None else _loaded(open_draft, DRAFT, of_draft, model.backend, draft_device)
     speculation = proposer.speculation()
     if not (proposer.lookup or proposer.plain or proposer.proposer):
         speculation = replace(speculation, proposer=AUTO)
@@ -75,9 +76,9 @@ def open_engine(model: ModelChoice, proposer: ProposerChoice, **limits: Any) -> 
         return target, build_engine(target, draft, speculation, options, tick, proposer.heads or ())
 
 
-def _loaded(model: OpenModel, role: Role, precision: Precision, device: str) -> LoadedModel:
+def _loaded(model: OpenModel, role: Role, precision: Precision, backend: str, device: str) -> LoadedModel:
     with count_bar(f"loading {model.name}") as tick:
-        return load(model, precision=precision, device=device, progress=tick, role=role)
+        return load(model, precision=precision, backend=backend, device=device, progress=tick, role=role)
 
 
 def file_or_name(model: str) -> str:

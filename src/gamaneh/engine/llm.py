@@ -7,13 +7,14 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from gamaneh.backends.choose import load
 from gamaneh.core import AUTO, PLAIN, FinishReason, MaskSource, Origin, Request, StepOutput, StepReport, TokenLogprob
 from gamaneh.engine.assembly import build_engine, check_devices
 from gamaneh.engine.engine import Engine
 from gamaneh.errors import InvalidRequest
 from gamaneh.heads.artifact import Artifact
 from gamaneh.heads.locate import HeadsSource, check_heads, open_heads
-from gamaneh.models.loading import DRAFT, TARGET, LoadedModel, OpenModel, Role, load, open_model
+from gamaneh.models.loading import DRAFT, TARGET, LoadedModel, OpenModel, Role, open_model
 from gamaneh.models.tokenizer import Tokenizer
 from gamaneh.options import Drafting, EngineOptions, Precision, SamplingParams, SpeculationOptions
 
@@ -85,6 +86,7 @@ class LLM:
         precision, device: of the target.
         draft_precision: of the draft model; None for the target's.
         draft_device: device of the draft model; None for the target's.
+        backend: `compiled` for CPUs, `torch` for any device, or `auto`: compiled where it can run.
         progress: called with (done, total) bytes or tensors while a model loads.
 
     Raises:
@@ -104,16 +106,17 @@ class LLM:
         draft_precision: Precision | None = None,
         device: str = "auto",
         draft_device: str | None = None,
+        backend: str = "auto",
         progress: Callable[[int, int], None] | None = None,
     ) -> None:
         check_devices(draft_device, draft_model)
         # Everything is opened before the weights of anything are read, so that mistakes are told at once.
         check_heads(heads)
         target, draft = _opened(model, TARGET), None if draft_model is None else _opened(draft_model, DRAFT)
-        self.loaded = _loaded(target, TARGET, precision, device, progress)
+        self.loaded = _loaded(target, TARGET, precision, backend, device, progress)
         draft_device = draft_device or str(self.loaded.device)
         of_draft = draft_precision or precision
-        self.draft = None if draft is None else _loaded(draft, DRAFT, of_draft, draft_device, progress)
+        self.draft = None if draft is None else _loaded(draft, DRAFT, of_draft, backend, draft_device, progress)
         self.heads = open_heads(heads, self.loaded)
         self.speculation = speculation or SpeculationOptions(proposer=_usual_proposer(self.draft, self.heads))
         self.options = options or EngineOptions()
@@ -264,12 +267,13 @@ def _loaded(
     model: LoadedModel | OpenModel,
     role: Role,
     precision: Precision | None,
+    backend: str,
     device: str,
     progress: Callable[[int, int], None] | None,
 ) -> LoadedModel:
     if isinstance(model, LoadedModel):
         return model
-    return load(model, precision=precision, device=device, progress=progress, role=role)
+    return load(model, precision=precision, backend=backend, device=device, progress=progress, role=role)
 
 
 def _usual_proposer(draft: LoadedModel | None, heads: Sequence[Artifact]) -> str:

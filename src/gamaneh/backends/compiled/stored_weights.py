@@ -11,7 +11,7 @@ import torch
 from gamaneh.backends.compiled.compiled_decoder import Matrix, Weights
 from gamaneh.backends.compiled.workers import usable_cores
 from gamaneh.models.canonical import ModelTensors
-from gamaneh.models.formats.known import quantised
+from gamaneh.models.formats.known import QUANTISED, quantised
 from gamaneh.models.formats.stored import Floats, StoredTensor
 
 AS_STORED = "stored"
@@ -26,7 +26,7 @@ def stored_weights(
     """Return matrices as their file keeps them, norms and biases as float32.
 
     Args:
-        weights: `int8` or `int4` rounds float matrices; `stored` leaves them.
+        weights: `int8` or `int4` rounds float matrices; anything else leaves them.
         progress: called with the number of tensors done and their total.
 
     Raises:
@@ -45,7 +45,7 @@ def stored_weights(
 
 
 def _rounded(tensor: StoredTensor, weights: str, pool: ThreadPoolExecutor) -> StoredTensor:
-    if weights == AS_STORED:
+    if weights not in QUANTISED:
         return tensor
     step = max(1, _ROWS // tensor.shape[1])
     first = quantised(tensor.rows(0, step), weights)

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from gamaneh.backends.choose import beside, load
 from gamaneh.core import AUTO, Needs
 from gamaneh.engine.llm import LLM
 from gamaneh.errors import GamanehError
 from gamaneh.kv.cache import bytes_per_block
-from gamaneh.models.loading import DRAFT, LoadedModel, load
+from gamaneh.models.loading import DRAFT, LoadedModel
 from gamaneh.models.tokenizer import tokenizer_difference
-from gamaneh.options import EngineOptions, Precision, SpeculationOptions
+from gamaneh.options import EngineOptions, SpeculationOptions
 
 SAME_TOKENIZER = "same"
 OTHER_TOKENIZER = "other"
@@ -180,8 +181,8 @@ class Workshop:
         if name is None:
             return None
         if name not in self._drafts:
-            precision = Precision(weights=str(self.target.dtype).removeprefix("torch."))
-            self._drafts[name] = load(name, precision=precision, device=str(self.target.device), role=DRAFT)
+            device = str(self.target.device)
+            self._drafts[name] = load(name, precision=beside(self.target), device=device, role=DRAFT)
         return self._drafts[name]
 
 
