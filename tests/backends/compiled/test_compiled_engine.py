@@ -35,7 +35,8 @@ def test_speculation_gives_the_tokens_of_plain_decoding(proposer, family, params
 @pytest.mark.parametrize("params", PARAMS, ids=["greedy", "sampled"])
 def test_trees_give_the_tokens_of_plain_decoding(params):
     draft = compiled_model("llama", "int4")
-    assert tokens("draft_model", params, draft=draft, draft_branching=2, rule="match") == tokens("none", params)
+    trees = {"rule": "match", "proposer_options": {"draft_branching": 2}}
+    assert tokens("draft_model", params, draft=draft, **trees) == tokens("none", params)
 
 
 def test_batches_chunks_and_preemption_change_no_token():
