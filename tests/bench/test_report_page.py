@@ -20,9 +20,11 @@ from gamaneh.bench.report.render import DIRECTIONS, SCRIPTS, render, write_page
 from gamaneh.bench.stats import FORMULAS
 from gamaneh.cli.main import app
 from gamaneh.errors import InvalidOption
+from gamaneh.proposers.registry import REGISTRY
 
 ASSETS = files("gamaneh.bench.report").joinpath("assets")
-WORDS: Mapping[str, Mapping[str, str]] = json.loads(ASSETS.joinpath("words.json").read_text(encoding="utf-8"))
+TEXTS: Mapping[str, Mapping[str, str]] = json.loads(ASSETS.joinpath("words.json").read_text(encoding="utf-8"))
+WORDS: Mapping[str, Mapping[str, str]] = {**{name: recipe.titles for name, recipe in REGISTRY.items()}, **TEXTS}
 VOID = {"meta"}
 
 

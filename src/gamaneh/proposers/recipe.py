@@ -143,6 +143,10 @@ class Recipe:
     check: Callable[[Mapping[str, Any]], None] = _nothing
     merges: bool = False
 
+    def title(self, language: str) -> str:
+        """Return its name in reports."""
+        return self.titles.get(language, self.name)
+
     def verify(self, given: Mapping[str, Any]) -> None:
         """Hold values of options against their rules; those of other proposers are passed over.
 

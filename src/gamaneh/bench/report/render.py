@@ -80,8 +80,11 @@ def check_language(language: str) -> None:
 
 def _words() -> Mapping[str, Mapping[str, str]]:
     """Key -> its text by language."""
+    from gamaneh.proposers.registry import known_recipes  # imports the models, slowly
+
     words: Mapping[str, Mapping[str, str]] = json.loads(_asset("words.json"))
-    return words
+    names = {recipe.name: {language: recipe.title(language) for language in DIRECTIONS} for recipe in known_recipes()}
+    return {**names, **words}
 
 
 def _recorded(key: str) -> bool:
