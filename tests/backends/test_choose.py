@@ -1,0 +1,46 @@
+"""A model goes to the compiled backend where a CPU can run it, and the reason is told where it does not."""
+
+from __future__ import annotations
+
+import importlib.util
+import logging
+
+import pytest
+
+from gamaneh.backends.choose import load, why_not_compiled
+from gamaneh.backends.compiled import processor
+from gamaneh.errors import InvalidOption
+from gamaneh.options import Precision
+
+pytestmark = pytest.mark.skipif(not processor.available(), reason="this processor runs no compiled kernels")
+
+
+@pytest.mark.parametrize(
+    ("precision", "reason"),
+    [
+        (Precision(), ""),
+        (Precision(weights="int4"), ""),
+        (Precision(weights="stored"), ""),
+        (Precision(weights="bfloat16"), "asked for is bfloat16"),
+        (Precision(compute="float32"), "asked for is compute float32"),
+    ],
+)
+def test_types_of_numbers_ask_for_torch(precision, reason):
+    assert reason in why_not_compiled(precision, "cpu")
+    assert bool(reason) == bool(why_not_compiled(precision, "cpu"))
+
+
+def test_without_numba_torch_serves_and_says_so(monkeypatch, caplog):
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    assert why_not_compiled(Precision(), "cpu") == "numba is not installed"
+    monkeypatch.setattr("gamaneh.models.loading.load", lambda model, **_: "by torch")
+    with caplog.at_level(logging.WARNING):
+        assert load("model", device="cpu") == "by torch"
+    assert "torch runs the target, which is slower on a CPU: numba is not installed" in caplog.text
+    with pytest.raises(InvalidOption, match="backend must be torch here: numba is not installed, got 'compiled'"):
+        load("model", backend="compiled", device="cpu")
+
+
+def test_an_unknown_backend_is_refused():
+    with pytest.raises(InvalidOption, match="backend must be one of auto, compiled, torch, got 'fast'"):
+        load("model", backend="fast")
