@@ -377,6 +377,7 @@ class Needs:
         about: how it drafts and why so, in words, where there was a choice; shown beside its name.
         expected_survival: s_1, s_2, ... of its drafts as measured on texts held out; empty where nobody knows. The
             controller begins with them instead of finding out.
+        reads: token ids that it can read are below this; None for all. A request with another one gets no drafts.
     """
 
     hidden_layers: tuple[int, ...] = ()
@@ -388,6 +389,7 @@ class Needs:
     grammar: bool = False
     about: str = ""
     expected_survival: tuple[float, ...] = ()
+    reads: int | None = None
 
 
 class Sampler(Protocol):
@@ -488,6 +490,7 @@ class ProposalRow:
             `hidden_window` tokens; fewer while the request is short, after a prefix was reused and
             after preemption. None when the proposer needs none.
         salt: requests with different salts must not see each other's texts.
+        prompt_len: how many of `tokens` are the prompt; None where nobody says.
         draft_sampling: `request` draws candidates as the request draws its tokens, `greedy` takes the most likely.
     """
 
@@ -503,10 +506,11 @@ class ProposalRow:
     hidden: Tensor | None = None
     salt: str = ""
     draft_sampling: DraftSampling = "request"
+    prompt_len: int | None = None
 
 
 class Proposer(Protocol):
-    """Makes drafts. Two methods with feedback, and one that lets go."""
+    """Makes drafts. A class that derives from this one needs `propose` and `memory_bytes` only."""
 
     name: str
     needs: Needs
@@ -515,13 +519,13 @@ class Proposer(Protocol):
         """One draft per row, no deeper than its `max_depth`; an empty draft is legal."""
         ...
 
-    def observe(self, rows: Sequence[ProposalRow], verdicts: Sequence[Verdict]) -> None:
-        """Learn what became of the last drafts."""
-        ...
+    def end(self, request_id: str) -> None:
+        """Free what a request holds whose answer is complete: it may be learned. Unknown ids are legal."""
+        self.forget(request_id)
 
-    def drop(self, request_ids: Iterable[str]) -> None:
-        """Forget these requests and free what they hold."""
-        ...
+    def forget(self, request_id: str) -> None:
+        """Free what a request holds that was aborted or preempted, or that failed: nothing of it is learned."""
+        return
 
     def memory_bytes(self) -> int:
         """Weights and caches of the proposer, in bytes."""

@@ -49,10 +49,10 @@ sys.path.append(str(HERE.parent / "docs"))
 from tiny_catalogue import write_tiny_gguf  # noqa: E402
 
 PLUGIN_MODULE = '''
-from gamaneh import Draft, Recipe
+from gamaneh import Draft, Proposer, Recipe
 
 
-class Counting:
+class Counting(Proposer):
     """Guesses that the last token is followed by the next numbers."""
 
     name = "golden_counting"
@@ -62,12 +62,6 @@ class Counting:
 
     def propose(self, rows):
         return [Draft.chain((row.tokens[-1] + at) % 128 for at in range(1, row.max_depth + 1)) for row in rows]
-
-    def observe(self, rows, verdicts):
-        pass
-
-    def drop(self, request_ids):
-        pass
 
     def memory_bytes(self):
         return 0

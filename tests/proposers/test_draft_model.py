@@ -96,7 +96,8 @@ def test_nothing_is_drafted_when_the_draft_cache_is_full() -> None:
 def test_dropping_a_request_frees_its_blocks() -> None:
     proposer = proposer_over(hashed(VOCAB))
     proposer.propose([row([1, 2, 3])])
-    proposer.drop(["r", "unknown"])
+    proposer.forget("r")
+    proposer.forget("unknown")
     assert proposer.reader.backend.kv.pool.in_use == 0
 
 

@@ -124,7 +124,8 @@ def test_a_request_that_was_dropped_is_read_again(head: EagleHead, target: Loade
     proposer = proposer_over(head, target)
     tokens, hidden = text_of(20)
     (first,) = proposer.propose([row(tokens, hidden)])
-    proposer.drop(["r", "never seen"])
+    proposer.forget("r")
+    proposer.forget("never seen")
     other, other_hidden = text_of(20, seed=7)
     proposer.propose([row(other, other_hidden, request_id="takes its place")])
     assert proposer.propose([row(tokens, hidden)])[0].tokens == first.tokens
@@ -143,7 +144,7 @@ def test_requests_of_different_length_and_depth_are_drafted_together(head: Eagle
     rows = [row(*text, depths[name], request_id=name) for name, text in texts.items()]
     for draft, (name, (tokens, hidden)) in zip(proposer.propose(rows), texts.items(), strict=True):
         assert draft.tokens == expected(head, tokens, hidden, depths[name])
-    proposer.drop(["b"])
+    proposer.forget("b")
     later = [row(*texts[name], request_id=name) for name in "dca"]
     for draft, name in zip(proposer.propose(later), "dca", strict=True):
         assert draft.tokens == expected(head, *texts[name])

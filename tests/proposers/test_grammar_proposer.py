@@ -131,7 +131,8 @@ def test_requests_keep_their_blanks_apart_and_a_dropped_one_begins_anew() -> Non
     texts["dense"] += b'"destination_city":"Tabriz","days":1,'
     texts["usual"] += b'"destination_city": "Tabriz", "days": 1,'
     assert drafts() == [b'"window_seat":', b' "window_seat":']
-    proposer.drop(["dense", "nobody"])
+    proposer.forget("dense")
+    proposer.forget("nobody")
     assert drafts() == [b' "window_seat":'] * 2
 
 

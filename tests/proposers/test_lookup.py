@@ -158,6 +158,7 @@ def test_a_dropped_request_leaves_nothing_behind() -> None:
     proposer = LookupProposer()
     proposer.propose([make_row([1, 2, 3, 1, 2])])
     assert proposer.memory_bytes() > 0
-    proposer.drop(["a", "never seen"])
+    proposer.forget("a")
+    proposer.forget("never seen")
     assert proposer.memory_bytes() == 0
     assert len(proposer.propose([make_row([1, 2])])[0]) == 0

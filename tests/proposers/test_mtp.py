@@ -122,7 +122,9 @@ def test_nothing_is_drafted_when_the_cache_is_full() -> None:
 def test_letting_go_frees_the_cache() -> None:
     proposer = proposer_for(heads())
     proposer.propose([row(tokens_of(9)), row(tokens_of(7), request_id="s")])
-    proposer.drop(["r", "s", "unknown"])
+    proposer.forget("r")
+    proposer.forget("s")
+    proposer.forget("unknown")
     assert proposer.kv.pool.in_use == 0
     proposer.kv.check_integrity()
 

@@ -1,13 +1,13 @@
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import cast
 
 import pytest
 import torch
 
-from gamaneh.core import EMPTY_DRAFT, ROOT, Draft, Needs, ProposalRow, Proposer, Sampler, Verdict
+from gamaneh.core import EMPTY_DRAFT, ROOT, Draft, Needs, ProposalRow, Proposer, Sampler
 from gamaneh.proposers.portfolio import PortfolioProposer
 
 
@@ -19,19 +19,17 @@ class Fixed:
     draft: Draft
     needs: Needs = field(default_factory=Needs)
     asked: list[ProposalRow] = field(default_factory=list)
-    told: list[Verdict] = field(default_factory=list)
     dropped: list[str] = field(default_factory=list)
 
     def propose(self, rows: Sequence[ProposalRow]) -> list[Draft]:
         self.asked += rows
         return [self.draft.cut(row.max_depth) for row in rows]
 
-    def observe(self, rows: Sequence[ProposalRow], verdicts: Sequence[Verdict]) -> None:
-        assert len(rows) == len(verdicts)
-        self.told += verdicts
+    def end(self, request_id: str) -> None:
+        self.dropped.append(request_id)
 
-    def drop(self, request_ids: Iterable[str]) -> None:
-        self.dropped += request_ids
+    def forget(self, request_id: str) -> None:
+        self.dropped.append(request_id)
 
     def memory_bytes(self) -> int:
         return 100
@@ -56,8 +54,8 @@ def play(proposer: PortfolioProposer, tokens: tuple[int, ...], row: ProposalRow 
         path += children[:1]
         if not children:
             break
-    emitted = tokens[: len(path) + 1]
-    proposer.observe([row], [Verdict(tuple(path), emitted, bonus=not draft.children(path[-1] if path else ROOT))])
+    cast(list[int], row.tokens).extend(tokens[: len(path) + 1])
+    proposer.end(row.request_id)
     return draft
 
 
@@ -109,11 +107,11 @@ def test_the_member_that_was_right_gets_the_room() -> None:
 
 
 def test_a_member_learns_how_far_its_own_draft_was_right() -> None:
-    proposer, members = portfolio(a=Draft.chain([5, 6, 7]), b=Draft.chain([5, 8]), c=Draft.chain([9]))
-    play(proposer, (5, 6, 7, 1))
-    assert members["a"].told == [Verdict((0, 1, 2), (5, 6, 7, 1), bonus=True)]
-    assert members["b"].told == [Verdict((0,), (5, 6), bonus=False)]
-    assert members["c"].told == [Verdict((), (5,), bonus=False)]
+    proposer, _ = portfolio(a=Draft.chain([5, 6, 7]), b=Draft.chain([5, 8]), c=Draft.chain([9]))
+    play(proposer, (5, 6, 7, 1), make_row(nodes=12))
+    assert proposer._survival["a", 0].accepted == [1.0, 1.0, 1.0]
+    assert proposer._survival["b", 0].accepted == [1.0, 0.0]
+    assert proposer._survival["c", 0].accepted == [0.0]
 
 
 def test_what_found_no_place_in_the_tree_says_nothing_about_a_member() -> None:
@@ -124,10 +122,12 @@ def test_what_found_no_place_in_the_tree_says_nothing_about_a_member() -> None:
     assert proposer._survival["a", 0].accepted == [1.0, 0.0, 0.0]
 
 
-def test_a_member_without_a_draft_is_told_nothing() -> None:
-    proposer, members = portfolio(a=Draft.chain([5]), b=EMPTY_DRAFT)
-    play(proposer, (5, 1))
-    assert members["b"].told == []
+def test_a_member_that_fails_rests_and_the_others_go_on() -> None:
+    proposer, members = portfolio(good=Draft.chain([5]), bad=Draft.chain([6]))
+    members["bad"].draft = cast(Draft, None)
+    for _ in range(3):
+        assert proposer.propose([make_row()])[0].tokens == (5,)
+    assert len(members["bad"].asked) == 1
 
 
 def test_grades_are_told_apart() -> None:
@@ -165,10 +165,9 @@ def test_members_may_branch_where_the_rule_takes_trees() -> None:
 def test_dropped_requests_are_dropped_by_all_members() -> None:
     proposer, members = portfolio(a=Draft.chain([5]), b=EMPTY_DRAFT)
     proposer.propose([make_row()])
-    proposer.drop(["a", "never seen"])
+    proposer.forget("a")
+    proposer.forget("never seen")
     assert [member.dropped for member in members.values()] == [["a", "never seen"]] * 2
-    proposer.observe([make_row()], [Verdict((), (1,), bonus=True)])
-    assert members["a"].told == []
 
 
 def test_what_members_hold_is_not_counted_twice() -> None:

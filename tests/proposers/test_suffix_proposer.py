@@ -1,4 +1,5 @@
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import cast
 
@@ -35,7 +36,7 @@ def answer(proposer: SuffixProposer, output: Sequence[int], *, name: str = "firs
     tokens = [1, 2]
     draft(proposer, tokens, name=name, salt=salt)
     tokens += output
-    proposer.drop([name])
+    proposer.end(name)
 
 
 def test_the_proposer_follows_the_protocol() -> None:
@@ -68,7 +69,7 @@ def test_the_last_tokens_of_an_answer_are_kept_too() -> None:
 def test_prompts_are_not_shown_to_other_requests() -> None:
     proposer = sharing()
     draft(proposer, [30, 31, 32, 33], name="first")
-    proposer.drop(["first"])
+    proposer.end("first")
     assert len(draft(proposer, [9, 30, 31], name="second")) == 0
 
 
@@ -97,21 +98,29 @@ def test_without_a_store_nothing_is_kept() -> None:
     proposer = SuffixProposer()
     answer(proposer, ANSWER)
     assert len(draft(proposer, [9, 20, 21], name="second")) == 0
-    proposer.drop(["second"])
+    proposer.forget("second")
     assert proposer.memory_bytes() == 0
 
 
-def test_a_preempted_request_goes_on() -> None:
-    """What it had emitted counts once, and what comes later, too."""
+def test_the_answer_of_a_preempted_request_is_learned_once_and_whole() -> None:
+    proposer, tokens = sharing(), [1, 2]
+    proposer.propose([replace(make_row(tokens, 3), prompt_len=2)])
+    tokens += ANSWER
+    proposer.forget("a")
+    assert proposer.store is not None and list(proposer.store.texts()) == []
+    proposer.propose([replace(make_row(tokens, 3), prompt_len=2)])
+    tokens += [40, 41, 42]
+    proposer.end("a")
+    proposer.end("never seen")
+    assert [list(text) for _, text in proposer.store.texts()] == [[*ANSWER, 40, 41, 42]]
+
+
+def test_half_an_answer_is_not_learned() -> None:
     proposer, tokens = sharing(), [1, 2]
     draft(proposer, tokens)
     tokens += ANSWER
-    proposer.drop(["a"])
-    draft(proposer, tokens)
-    tokens += [40, 41, 42]
-    proposer.drop(["a", "never seen"])
-    assert proposer.store is not None
-    assert [list(text) for _, text in proposer.store.texts()] == [ANSWER, [40, 41, 42]]
+    proposer.forget("a")
+    assert len(draft(proposer, [9, *ANSWER[:2]], name="second")) == 0
 
 
 def test_tokens_that_were_added_since_the_last_round_are_read() -> None:
@@ -142,7 +151,7 @@ def test_a_dropped_request_leaves_nothing_of_its_own_behind() -> None:
     proposer = SuffixProposer()
     draft(proposer, [1, 2, 3, 1, 2])
     assert proposer.memory_bytes() > 0
-    proposer.drop(["a"])
+    proposer.forget("a")
     assert proposer.memory_bytes() == 0
 
 

@@ -106,7 +106,7 @@ def test_the_cache_follows_the_text_whatever_became_of_the_drafts() -> None:
         (draft,) = proposer.propose([row(tokens[:read], 4)])
         assert draft.tokens == tuple(tokens[read : read + 4])
         read += steps[read % len(steps)]
-    proposer.drop(["r"])
+    proposer.forget("r")
     assert proposer.reader.backend.kv.pool.in_use == 0
 
 

@@ -154,7 +154,7 @@ def test_trees_keep_nothing_but_the_tokens_of_the_request() -> None:
     proposer.propose([row(tokens)])
     assert proposer.reader.backend.kv.length("r") == len(tokens) - 1
     proposer.reader.backend.kv.check_integrity()
-    proposer.drop(["r"])
+    proposer.forget("r")
     assert proposer.reader.backend.kv.pool.in_use == 0
 
 

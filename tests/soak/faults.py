@@ -5,11 +5,11 @@ from __future__ import annotations
 import random
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 
-from gamaneh.core import Draft, ProposalRow, Proposer, Verdict
+from gamaneh.core import Draft, ProposalRow, Proposer
 
 SLOW_SECONDS = 0.02
 
@@ -36,11 +36,11 @@ class FaultyProposer:
         self.injected[name] += 1
         return fault(drafts, rows)
 
-    def observe(self, rows: Sequence[ProposalRow], verdicts: Sequence[Verdict]) -> None:
-        self.inner.observe(rows, verdicts)
+    def end(self, request_id: str) -> None:
+        self.inner.end(request_id)
 
-    def drop(self, request_ids: Iterable[str]) -> None:
-        self.inner.drop(request_ids)
+    def forget(self, request_id: str) -> None:
+        self.inner.forget(request_id)
 
     def memory_bytes(self) -> int:
         return self.inner.memory_bytes()

@@ -4,36 +4,22 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
-import torch
 from torch import Tensor
 
 from gamaneh.control.fallback import Fault, Quarantine
-from gamaneh.core import EMPTY_DRAFT, PLAIN, Draft, Needs, ProposalRow, Proposer, Rule, Use
+from gamaneh.core import EMPTY_DRAFT, PLAIN, Draft, Needs, ProposalRow, Proposer, Use
 from gamaneh.engine.hidden import HiddenWindow
 from gamaneh.engine.sequence import SequenceState
 from gamaneh.engine.turn import Turn
-from gamaneh.errors import GamanehError, OutOfMemory
+from gamaneh.errors import GamanehError
+from gamaneh.proposers.guard import MEMORY_FAULTS, Guarded, NonsenseDraft
 from gamaneh.sampling.pruning import prune
 
 Clock = Callable[[], float]
-
-CERTAIN = 1.001
-"""A probability of 1, and what rounding may add to it."""
-
-
-class NonsenseDraft(ValueError):
-    """A proposer returned what cannot be a draft."""
-
-
-_FAULTS: Mapping[type[Exception], Fault] = {
-    NonsenseDraft: Fault.NONSENSE,
-    MemoryError: Fault.MEMORY,
-    OutOfMemory: Fault.MEMORY,
-    torch.OutOfMemoryError: Fault.MEMORY,
-}
 
 
 @dataclass(slots=True)
@@ -65,6 +51,7 @@ class Drafting:
     ) -> None:
         self.proposers, self.quarantine, self.vocab_size, self.clock = proposers, quarantine, vocab_size, clock
         self._read: dict[str, dict[str, int]] = {}
+        self._guards: dict[str, Guarded] = {}
         self.consulted: dict[str, Consulted] = defaultdict(Consulted)
         self._seen: dict[tuple[str, str], Draft] = {}
 
@@ -105,29 +92,17 @@ class Drafting:
         """Start the books of a new round."""
         self.consulted = defaultdict(Consulted)
 
-    def observe(self, turns: Sequence[Turn]) -> None:
-        """Tell each proposer what became of its drafts."""
-        judged: dict[str, list[Turn]] = defaultdict(list)
-        for turn in turns:
-            if turn.row is not None and turn.verdict is not None:
-                judged[turn.decision.proposer].append(turn)
-        for name, own in judged.items():
-            rows = [turn.row for turn in own if turn.row is not None]
-            try:
-                self.proposers[name].observe(rows, [turn.verdict for turn in own if turn.verdict is not None])
-            except Exception as error:
-                self._failed(name, rows, error)
+    def end(self, request_id: str) -> None:
+        """Let all proposers go of a request whose answer is complete."""
+        self._read.pop(request_id, None)
+        for name in self.proposers:
+            self._guard(name).end(request_id)
 
-    def drop(self, request_ids: Iterable[str]) -> None:
-        """Let all proposers forget these requests."""
-        ids = list(request_ids)
-        for request_id in ids:
-            self._read.pop(request_id, None)
-        for name, proposer in self.proposers.items():
-            try:
-                proposer.drop(ids)
-            except Exception as error:
-                self._report(name, error)
+    def forget(self, request_id: str) -> None:
+        """Let all proposers drop a request of which nothing may be learned."""
+        self._read.pop(request_id, None)
+        for name in self.proposers:
+            self._guard(name).forget(request_id)
 
     def _draft(self, name: str, turns: Sequence[Turn]) -> None:
         """Drafts of one proposer: those that were seen already, cut, and the others."""
@@ -163,6 +138,7 @@ class Drafting:
             hidden=self._hidden(self.proposers[name].needs, sequence),
             salt=sequence.salt,
             draft_sampling=sequence.drafting.draft_sampling,
+            prompt_len=sequence.prompt_len,
         )
 
     def _hidden(self, needs: Needs, sequence: SequenceState) -> Tensor | None:
@@ -191,44 +167,29 @@ class Drafting:
         return lag
 
     def _try(self, name: str, rows: list[ProposalRow], sequences: Sequence[SequenceState]) -> list[Draft]:
-        try:
-            made = self.proposers[name].propose(rows)
-            for row, draft, sequence in zip(rows, made, sequences, strict=True):
-                self._check(row, draft, sequence.rule)
-        except Exception as error:
-            self._failed(name, rows, error)
-            return [EMPTY_DRAFT] * len(rows)
-        self.quarantine.passed(name)
-        return [_allowed(sequence, draft) for sequence, draft in zip(sequences, made, strict=True)]
+        drafts, passed = self._guard(name).propose(rows, [sequence.rule.trees for sequence in sequences])
+        if passed:
+            self.quarantine.passed(name)
+        for row in () if passed else rows:  # what it had read is gone
+            self._read.get(row.request_id, {}).pop(name, None)
+        return [_allowed(sequence, draft) for sequence, draft in zip(sequences, drafts, strict=True)]
 
-    def _failed(self, name: str, rows: list[ProposalRow], error: Exception) -> None:
-        self._report(name, error)
-        self.drop([row.request_id for row in rows])
+    def _guard(self, name: str) -> Guarded:
+        """The wrapper of a proposer, which may be registered or exchanged at any time."""
+        guard = self._guards.get(name)
+        if guard is None or guard.proposer is not self.proposers[name]:
+            report = partial(self._report, name)
+            guard = self._guards[name] = Guarded(self.proposers[name], self.vocab_size, report)
+        return guard
 
     def _report(self, name: str, error: Exception) -> None:
         self.quarantine.report(name, f"{type(error).__name__}: {error}", _fault(error))
 
-    def _check(self, row: ProposalRow, draft: Draft, rule: Rule) -> None:
-        if len(draft) > row.max_nodes or draft.depth > row.max_depth:
-            raise NonsenseDraft(
-                f"draft must have at most {row.max_nodes} nodes of depth {row.max_depth}, got {len(draft)}"
-            )
-        if any(not 0 <= token < self.vocab_size for token in draft.tokens):
-            raise NonsenseDraft(f"draft tokens must be below {self.vocab_size}, got {draft.tokens}")
-        if not draft.is_chain and not rule.trees:
-            raise NonsenseDraft(f"rule {rule.name} must be given chains, got a tree")
-        if draft.probs is not None and not _are_chances(draft.probs, draft.tokens):
-            raise NonsenseDraft("draft probabilities of the drafted tokens must be above 0 and at most 1")
-
-
-def _are_chances(probs: Tensor, tokens: Sequence[int]) -> bool:
-    """Whether each drafted token can have been drawn from its row of `[num_nodes, vocab]`; NaN cannot."""
-    chances = probs[range(len(tokens)), tokens]
-    return bool(((chances > 0.0) & (chances <= CERTAIN)).all())
-
 
 def _fault(error: Exception) -> Fault:
-    return next((fault for kind, fault in _FAULTS.items() if isinstance(error, kind)), Fault.ERROR)
+    if isinstance(error, MEMORY_FAULTS):
+        return Fault.MEMORY
+    return Fault.NONSENSE if isinstance(error, NonsenseDraft) else Fault.ERROR
 
 
 def _allowed(sequence: SequenceState, draft: Draft) -> Draft:

@@ -231,7 +231,6 @@ class Engine:
             )
             for turn in decoding
         ]
-        self.drafting.observe(turns)
         seconds = self.clock() - watch.drafted
         self.steering.observe(decoding, reports, seconds if len(decoding) == len(turns) else None)
         for report in reports:
@@ -247,7 +246,8 @@ class Engine:
             if turn.sequence.finish_reason is not None:
                 self._finish(turn.sequence)
         if self.scheduler.preempted:
-            self.drafting.drop([sequence.request_id for sequence in self.scheduler.preempted])
+            for sequence in self.scheduler.preempted:
+                self.drafting.forget(sequence.request_id)
         self._report_step(turns, watch)
         return [turn.output for turn in turns if turn.output is not None]
 

@@ -11,7 +11,7 @@ from gamaneh.control.objective import Eligible
 from gamaneh.control.router import Features, Router
 from gamaneh.control.snapshot import SpeculationSnapshot, Totals, take_snapshot
 from gamaneh.control.survival import SurvivalTracker
-from gamaneh.core import Backend, Decision, Draft, Needs, Proposer, ReasonCode, StepReport
+from gamaneh.core import Backend, Decision, Draft, FinishReason, Needs, Proposer, ReasonCode, StepReport
 from gamaneh.engine.drafting import Clock, Consulted, Drafting
 from gamaneh.engine.learned import Learned
 from gamaneh.engine.sequence import SequenceState
@@ -94,7 +94,8 @@ class Steering:
         self.controller.drop(sequence.request_id)
         if self.learned is not None:
             self.learned.keep()
-        self.drafting.drop([sequence.request_id])
+        complete = sequence.finish_reason in (FinishReason.STOP, FinishReason.LENGTH)
+        (self.drafting.end if complete else self.drafting.forget)(sequence.request_id)
 
     def _eligible(self, sequence: SequenceState) -> Eligible:
         options, features = sequence.drafting, _features(sequence)

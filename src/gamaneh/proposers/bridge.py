@@ -67,6 +67,10 @@ class Bridge(Protocol):
         """Forget these requests."""
         ...
 
+    def reads(self, draft_vocab: int) -> int | None:
+        """Ids of the target's tokens that the draft model can be told of are below this; None for all."""
+        ...
+
 
 def grow(reader: DraftReader, growths: Sequence[Growth]) -> None:
     """Let all drafts grow to their end, level by level, each level of all requests in one forward.
@@ -158,6 +162,9 @@ class SameTokens:
 
     def drop(self, request_ids: Iterable[str]) -> None:
         """Nothing is kept."""
+
+    def reads(self, draft_vocab: int) -> int:
+        return draft_vocab
 
     def to_target(self, logits: Tensor) -> Tensor:
         """Crop or extend to the target's vocabulary."""

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from gamaneh.checks import one_of
-from gamaneh.core import EMPTY_DRAFT, Backend, Draft, Needs, ProposalRow, Proposer, Verdict
+from gamaneh.core import EMPTY_DRAFT, Backend, Draft, Needs, ProposalRow, Proposer
 from gamaneh.errors import InvalidOption
 from gamaneh.proposers.bridge import Bridge, SameTokens, grow
 from gamaneh.proposers.cross.choice import BRIDGES, choose_bridge
@@ -21,7 +21,7 @@ BRIDGE = ProposerOption(
 only tokens that both have, `auto` chooses."""
 
 
-class DraftModelProposer:
+class DraftModelProposer(Proposer):
     """Drafts with a language model, all requests of a round in one batch.
 
     Args:
@@ -50,6 +50,7 @@ class DraftModelProposer:
             probs=self.bridge.gives_probs,
             branching=style.branching,
             about=self.bridge.about,
+            reads=self.bridge.reads(backend.caps.vocab_size),
             expected_survival=expected,
         )
 
@@ -59,14 +60,10 @@ class DraftModelProposer:
         grow(self.reader, [growth for growth in growths if growth is not None])
         return [EMPTY_DRAFT if growth is None else growth.draft() for growth in growths]
 
-    def observe(self, rows: Sequence[ProposalRow], verdicts: Sequence[Verdict]) -> None:
-        """Nothing to do: the next `propose` compares its cache with the tokens."""
-
-    def drop(self, request_ids: Iterable[str]) -> None:
-        """Forget what was read of these requests."""
-        ids = list(request_ids)
-        self.reader.drop(ids)
-        self.bridge.drop(ids)
+    def forget(self, request_id: str) -> None:
+        """Forget what was read of a request."""
+        self.reader.drop([request_id])
+        self.bridge.drop([request_id])
 
     def memory_bytes(self) -> int:
         """Weights and cache of the draft model."""

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from gamaneh.core import EMPTY_DRAFT, ROOT, Draft, Needs, ProposalRow, Proposer, Verdict
+from gamaneh.core import EMPTY_DRAFT, ROOT, Draft, Needs, ProposalRow, Proposer
 from gamaneh.heads.eagle import load_eagle
 from gamaneh.heads.eagle_runner import EagleRunner
 from gamaneh.heads.level import Level, Strand, build_level
@@ -69,7 +69,7 @@ class _Branch:
         return self.row.hidden[first : first + count]
 
 
-class EagleProposer:
+class EagleProposer(Proposer):
     """Drafts a chain or a tree per request, one call per level for all requests of a round.
 
     A request's cache grows with the tokens whose hidden states it was shown. Where some were missing, after a
@@ -110,15 +110,11 @@ class EagleProposer:
             self._grow(list(branches.values()))
         return [branches[row.request_id].growth.draft() if row.request_id in branches else EMPTY_DRAFT for row in rows]
 
-    def observe(self, rows: Sequence[ProposalRow], verdicts: Sequence[Verdict]) -> None:
-        """Nothing to do: the next `propose` reads the hidden states of what was emitted."""
-
-    def drop(self, request_ids: Iterable[str]) -> None:
-        """Free the rows of these requests."""
-        for request_id in request_ids:
-            cached = self._cached.pop(request_id, None)
-            if cached is not None:
-                self.runner.cache.give_back(cached.row)
+    def forget(self, request_id: str) -> None:
+        """Free the rows of a request."""
+        cached = self._cached.pop(request_id, None)
+        if cached is not None:
+            self.runner.cache.give_back(cached.row)
 
     def memory_bytes(self) -> int:
         """Weights and cache."""

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from gamaneh.checks import optional, whole
-from gamaneh.core import Draft, Feed, Needs, ProposalRow, Proposer, Verdict
+from gamaneh.core import Draft, Feed, Needs, ProposalRow, Proposer
 from gamaneh.proposers.exit_choice import choose_exit
 from gamaneh.proposers.exits import Exit
 from gamaneh.proposers.recipe import Ingredients, ProposerOption, Recipe
@@ -16,7 +16,7 @@ EXIT_LAYER: ProposerOption[int | None] = ProposerOption(
 )
 
 
-class EarlyExitProposer:
+class EarlyExitProposer(Proposer):
     """Drafts a chain per request, all requests of a round in one batch.
 
     The keys and values of the text are the target's own. Those of candidates are written, for the first layers, where
@@ -52,12 +52,6 @@ class EarlyExitProposer:
             for chain, own in zip(growing, logits, strict=True):
                 chain.grow([own])
         return [chain.draft() for chain in chains]
-
-    def observe(self, rows: Sequence[ProposalRow], verdicts: Sequence[Verdict]) -> None:
-        """Nothing to do: the cache is the target's."""
-
-    def drop(self, request_ids: Iterable[str]) -> None:
-        """Nothing is kept about requests."""
 
     def memory_bytes(self) -> int:
         """What the way out takes beside the target."""

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from gamaneh.core import EMPTY_DRAFT, Draft, Needs, ProposalRow, Proposer, TokenMask, Verdict
+from gamaneh.core import EMPTY_DRAFT, Draft, Needs, ProposalRow, Proposer, TokenMask
 from gamaneh.errors import GamanehError, InvalidOption
 from gamaneh.proposers.blanks import Blanks
 from gamaneh.proposers.cross.spelling import Speller, SupportsSpelling
@@ -25,7 +25,7 @@ class _Reading:
     blanks: Blanks = field(default_factory=Blanks)
 
 
-class GrammarProposer:
+class GrammarProposer(Proposer):
     """Drafts the text that a grammar forces: keys, quotes, colons, the rest of a choice; needs no model.
 
     Where blanks are free between two pieces of forced text, those that the request is used to are drafted.
@@ -45,13 +45,9 @@ class GrammarProposer:
         """One chain per row; empty where nothing is forced."""
         return [EMPTY_DRAFT if row.mask is None else self._draft(row, row.mask) for row in rows]
 
-    def observe(self, rows: Sequence[ProposalRow], verdicts: Sequence[Verdict]) -> None:
-        """Nothing to learn: emitted tokens are read with the next proposal."""
-
-    def drop(self, request_ids: Iterable[str]) -> None:
-        """Forget the blanks of these requests."""
-        for request_id in request_ids:
-            self._readings.pop(request_id, None)
+    def forget(self, request_id: str) -> None:
+        """Forget the blanks of a request."""
+        self._readings.pop(request_id, None)
 
     def memory_bytes(self) -> int:
         """0: what is kept is the end of a text, per request."""

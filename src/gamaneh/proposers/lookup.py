@@ -9,7 +9,7 @@ from itertools import cycle, islice, takewhile
 from typing import Any
 
 from gamaneh.checks import whole
-from gamaneh.core import Draft, Needs, ProposalRow, Proposer, Verdict
+from gamaneh.core import Draft, Needs, ProposalRow, Proposer
 from gamaneh.errors import InvalidOption
 from gamaneh.proposers.recipe import Ingredients, ProposerOption, Recipe
 
@@ -128,7 +128,7 @@ class NgramIndex:
         return tuple(self._tokens[start : start + length])
 
 
-class LookupProposer:
+class LookupProposer(Proposer):
     """Drafts by copying from the request's own tokens and its reference text; needs no model.
 
     Args:
@@ -151,13 +151,9 @@ class LookupProposer:
         """One chain per row; empty where nothing matches."""
         return [self._draft(row) for row in rows]
 
-    def observe(self, rows: Sequence[ProposalRow], verdicts: Sequence[Verdict]) -> None:
-        """Nothing to learn: emitted tokens are read with the next proposal."""
-
-    def drop(self, request_ids: Iterable[str]) -> None:
-        """Forget the texts of these requests."""
-        for request_id in request_ids:
-            self._indexes.pop(request_id, None)
+    def forget(self, request_id: str) -> None:
+        """Forget the texts of a request."""
+        self._indexes.pop(request_id, None)
 
     def memory_bytes(self) -> int:
         """Bytes of all indexes, estimated."""

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
-from gamaneh.core import EMPTY_DRAFT, Draft, Needs, ProposalRow, Proposer, Verdict
+from gamaneh.core import EMPTY_DRAFT, Draft, Needs, ProposalRow, Proposer
 from gamaneh.heads.artifact import Artifact
 from gamaneh.heads.medusa import load_medusa
 from gamaneh.heads.parallel import ParallelHeads
@@ -19,7 +19,7 @@ TREE_BRANCHING = 3
 """Candidates per level of a tree, on average: four levels and the last token fill a tile of 16 rows nearly."""
 
 
-class ParallelHeadsProposer:
+class ParallelHeadsProposer(Proposer):
     """Drafts the heads' best guess for each position as a chain, or several for each as a tree.
 
     Args:
@@ -59,12 +59,6 @@ class ParallelHeadsProposer:
         logits = self._logits([row.tokens[-1] for row, _ in known], torch.stack([hidden for _, hidden in known]))
         drafts = {row.request_id: self._draft(row, own) for (row, _), own in zip(known, logits, strict=True)}
         return [drafts.get(row.request_id, EMPTY_DRAFT) for row in rows]
-
-    def observe(self, rows: Sequence[ProposalRow], verdicts: Sequence[Verdict]) -> None:
-        """Nothing to learn: the form of trees was measured once."""
-
-    def drop(self, request_ids: Iterable[str]) -> None:
-        """Nothing is kept about requests."""
 
     def memory_bytes(self) -> int:
         """Weights, and what was copied from the target."""

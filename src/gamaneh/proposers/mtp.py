@@ -8,13 +8,13 @@ again in the next round.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from gamaneh.core import EMPTY_DRAFT, Draft, Needs, ProposalRow, Proposer, Verdict
+from gamaneh.core import EMPTY_DRAFT, Draft, Needs, ProposalRow, Proposer
 from gamaneh.heads.mtp import ChainedHeads, load_chained, load_parallel
 from gamaneh.kv.cache import KVCache
 from gamaneh.kv.manager import KVManager
@@ -89,7 +89,7 @@ class _LevelCache:
         return self.cache.layer(self.level)
 
 
-class ChainedHeadsProposer:
+class ChainedHeadsProposer(Proposer):
     """Drafts a chain, each token by the level that was trained for its position.
 
     Args:
@@ -145,14 +145,10 @@ class ChainedHeadsProposer:
         drafts = {growing.request_id: growing.chain.draft() for growing in started}
         return [drafts.get(row.request_id, EMPTY_DRAFT) for row in rows]
 
-    def observe(self, rows: Sequence[ProposalRow], verdicts: Sequence[Verdict]) -> None:
-        """Nothing to do: what stood on candidates is computed again."""
-
-    def drop(self, request_ids: Iterable[str]) -> None:
-        """Free the entries of these requests."""
-        for request_id in request_ids:
-            if self._entries.pop(request_id, None) is not None:
-                self.kv.free(request_id)
+    def forget(self, request_id: str) -> None:
+        """Free the entries of a request."""
+        if self._entries.pop(request_id, None) is not None:
+            self.kv.free(request_id)
 
     def memory_bytes(self) -> int:
         """Weights, what was copied from the target, and the cache."""
@@ -174,7 +170,7 @@ class ChainedHeadsProposer:
         """The request's entries; none where there would be a gap between them and the `first` hidden state."""
         entries = self._entries.get(row.request_id)
         if entries is None or not first <= entries.base + entries.done[0] < len(row.tokens) - 1:
-            self.drop([row.request_id])
+            self.forget(row.request_id)
             self.kv.admit(row.request_id, row.tokens)
             nothing = self.heads.block(0).project.weight.new_empty(0, self.heads.config.hidden_size)
             entries = _Entries(first, [0] * self.heads.depth, [nothing] * self.heads.depth)

@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import logging
+import sys
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 from gamaneh.checks import FLAG
-from gamaneh.core import AUTO, EMPTY_DRAFT, Draft, Needs, ProposalRow, Proposer, Verdict
+from gamaneh.core import AUTO, EMPTY_DRAFT, Draft, Needs, ProposalRow, Proposer
+from gamaneh.proposers.guard import Guarded
 from gamaneh.proposers.recipe import ProposerOption, Recipe
 from gamaneh.proposers.tree import Part, best_of, depth_within, merge, walk
+
+LOGGER = logging.getLogger(__name__)
+
+FIRST_REST, MOST_DOUBLINGS = 16, 8
+"""Rounds that a member is left out after its first fault, and how often they are doubled."""
 
 MERGE = ProposerOption("merge", bool, False, FLAG, "auto may merge drafts of several proposers.")
 
@@ -56,13 +66,19 @@ Source = tuple[str, int]
 
 @dataclass(frozen=True, slots=True)
 class _Made:
-    """What was proposed for one request: the parts, by proposer, and the tree that came of them."""
+    """What was proposed for one request: the parts, by proposer, and the tree that came of them.
+
+    Args:
+        tokens: the engine's list of the request's tokens, which grows; `length` of them came before the draft.
+    """
 
     parts: Mapping[str, Draft]
     tree: Draft
+    tokens: Sequence[int]
+    length: int
 
 
-class PortfolioProposer:
+class PortfolioProposer(Proposer):
     """Asks all its members and merges their drafts; where the rule takes chains only, the best of them.
 
     Drafts come without probabilities: which of them is taken depends on all. A rule then takes each candidate as
@@ -76,46 +92,56 @@ class PortfolioProposer:
 
     def __init__(self, members: Mapping[str, Proposer]) -> None:
         self.members = dict(members)
+        self._guards = {
+            name: Guarded(member, sys.maxsize, partial(self._failed, name)) for name, member in members.items()
+        }
+        self._faults: Counter[str] = Counter()
+        self._resting: Counter[str] = Counter()
         self.needs = _needs({name: member.needs for name, member in self.members.items()})
         self._survival: dict[Source, Survival] = {}
         self._made: dict[str, _Made] = {}
 
     def propose(self, rows: Sequence[ProposalRow]) -> list[Draft]:
         """One tree per row; empty where no member has anything."""
+        for row in rows:
+            self._learn_of(row.request_id)
         made = {name: self._ask(name, rows) for name in self.members}
         drafts = []
         for at, row in enumerate(rows):
             parts = {name: own[at] for name, own in made.items() if len(own[at])}
             drafts.append(self._merge(row, parts))
-            self._made[row.request_id] = _Made(parts, drafts[-1])
+            self._made[row.request_id] = _Made(parts, drafts[-1], row.tokens, len(row.tokens))
         return drafts
 
-    def observe(self, rows: Sequence[ProposalRow], verdicts: Sequence[Verdict]) -> None:
-        """Learn how far each member was right, and tell it."""
-        told: dict[str, list[tuple[ProposalRow, Verdict]]] = {name: [] for name in self.members}
-        for row, verdict in zip(rows, verdicts, strict=True):
-            made = self._made.pop(row.request_id, _NOTHING)
-            for name, draft in made.parts.items():
-                own = _own_verdict(draft, verdict)
-                self._learn((name, draft.grade), depth_within(draft, made.tree), own.accepted)
-                told[name].append((row, own))
-        for name, pairs in told.items():
-            self.members[name].observe([row for row, _ in pairs], [own for _, own in pairs])
+    def end(self, request_id: str) -> None:
+        """Learn from the last draft, and let the members learn from the answer."""
+        self._learn_of(request_id)
+        for guard in self._guards.values():
+            guard.end(request_id)
 
-    def drop(self, request_ids: Iterable[str]) -> None:
-        ids = list(request_ids)
-        for request_id in ids:
-            self._made.pop(request_id, None)
-        for member in self.members.values():
-            member.drop(ids)
+    def forget(self, request_id: str) -> None:
+        self._made.pop(request_id, None)
+        for guard in self._guards.values():
+            guard.forget(request_id)
 
     def memory_bytes(self) -> int:
         """0: what the members hold is told by themselves."""
         return 0
 
     def _ask(self, name: str, rows: Sequence[ProposalRow]) -> list[Draft]:
-        needs = self.members[name].needs
-        return self.members[name].propose([self._row(row, needs) for row in rows])
+        """The drafts of one member; none while it rests after a fault."""
+        if self._resting[name] > 0:
+            self._resting[name] -= 1
+            return [EMPTY_DRAFT] * len(rows)
+        own = [self._row(row, self.members[name].needs) for row in rows]
+        drafts, _ = self._guards[name].propose(own, [row.max_nodes > row.max_depth for row in rows])
+        return drafts
+
+    def _failed(self, name: str, error: Exception) -> None:
+        """Leave a member out for a while, twice as long at each further fault."""
+        LOGGER.warning("%s: %s failed: %s: %s", self.name, name, type(error).__name__, error)
+        self._resting[name] = FIRST_REST * 2 ** min(self._faults[name], MOST_DOUBLINGS)
+        self._faults[name] += 1
 
     def _row(self, row: ProposalRow, needs: Needs) -> ProposalRow:
         """The row as a member would have been given it."""
@@ -136,12 +162,18 @@ class PortfolioProposer:
     def _expected(self, name: str, draft: Draft) -> list[float]:
         return self._survival.setdefault((name, draft.grade), Survival()).estimate(draft.depth)
 
+    def _learn_of(self, request_id: str) -> None:
+        """Learn how far each member was right, by the tokens that came instead of the last draft."""
+        made = self._made.pop(request_id, None)
+        if made is None:
+            return
+        accepted = [made.tree.tokens[node] for node in walk(made.tree, made.tokens[made.length :])]
+        for name, draft in made.parts.items():
+            self._learn((name, draft.grade), depth_within(draft, made.tree), len(walk(draft, accepted)))
+
     def _learn(self, source: Source, depth: int, accepted: int) -> None:
         if depth:
             self._survival.setdefault(source, Survival()).add(depth, min(accepted, depth))
-
-
-_NOTHING = _Made({}, EMPTY_DRAFT)
 
 
 def _needs(needs: Mapping[str, Needs]) -> Needs:
@@ -152,12 +184,6 @@ def _needs(needs: Mapping[str, Needs]) -> Needs:
         branching=max(need.branching for need in needs.values()) + 1,
         about=f"merges {', '.join(needs)}",
     )
-
-
-def _own_verdict(draft: Draft, verdict: Verdict) -> Verdict:
-    """The verdict on the tree as one on a member's draft: the candidates that it had right, and one more token."""
-    path = walk(draft, verdict.tokens[: verdict.accepted])
-    return Verdict(path, verdict.tokens[: len(path) + 1], bonus=bool(path) and not draft.children(path[-1]))
 
 
 RECIPE = Recipe(

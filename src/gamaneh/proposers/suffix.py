@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
 from gamaneh.checks import number, optional, text, whole
-from gamaneh.core import ANYBODY, EMPTY_DRAFT, Draft, Needs, ProposalRow, Proposer, Verdict
+from gamaneh.core import ANYBODY, EMPTY_DRAFT, Draft, Needs, ProposalRow, Proposer
 from gamaneh.errors import InvalidOption
 from gamaneh.models.tokenizer import Tokenizer
 from gamaneh.proposers.context_tree import ContextTree
@@ -41,7 +41,7 @@ class _Text:
         tree: its prompt, its output and its reference.
         tokens: the engine's list of its tokens, which grows.
         read: how many of them are in the tree.
-        begin: how many there were when the request was first seen: what comes later is its answer.
+        begin: how many are the prompt; where nobody says, how many there were at first. What follows is the answer.
         owner: who may be shown the answer; None for nobody but this request.
     """
 
@@ -52,7 +52,7 @@ class _Text:
     owner: str | None
 
 
-class SuffixProposer:
+class SuffixProposer(Proposer):
     """Drafts by copying from the request's own text and from earlier answers; needs no model.
 
     Where the longest known ending of the text goes on in several ways, the most frequent one is drafted. An answer is
@@ -89,15 +89,15 @@ class SuffixProposer:
         """One chain per row; empty where nothing matches."""
         return [self._draft(row) for row in rows]
 
-    def observe(self, rows: Sequence[ProposalRow], verdicts: Sequence[Verdict]) -> None:
-        """Nothing to learn: emitted tokens are read with the next proposal."""
+    def end(self, request_id: str) -> None:
+        """Keep the answer, and forget the request."""
+        text = self._texts.pop(request_id, None)
+        if text is not None:
+            self._keep(text)
 
-    def drop(self, request_ids: Iterable[str]) -> None:
-        """Forget these requests, and keep what was seen of their answers."""
-        for request_id in request_ids:
-            text = self._texts.pop(request_id, None)
-            if text is not None:
-                self._keep(text)
+    def forget(self, request_id: str) -> None:
+        """Forget the request; half an answer is none."""
+        self._texts.pop(request_id, None)
 
     def memory_bytes(self) -> int:
         """Bytes of all trees, estimated."""
@@ -129,7 +129,13 @@ class SuffixProposer:
         tree.begin()
         tree.extend(row.reference)
         tree.begin()
-        return _Text(tree, row.tokens, 0, len(row.tokens), None if row.salt == ANYBODY else owner_of(row.salt))
+        return _Text(
+            tree,
+            row.tokens,
+            0,
+            len(row.tokens) if row.prompt_len is None else row.prompt_len,
+            None if row.salt == ANYBODY else owner_of(row.salt),
+        )
 
     def _keep(self, text: _Text) -> None:
         answer = list(text.tokens[text.begin :])

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
 
 from gamaneh.backends.paged import PagedBackend
-from gamaneh.core import Caps, Draft, Needs, ProposalRow, Verdict
+from gamaneh.core import Caps, Draft, Needs, ProposalRow
 from gamaneh.engine.drafting import Clock
 from gamaneh.engine.engine import Engine
 from gamaneh.kv import BlockPool, KVCache, KVManager
@@ -146,11 +146,11 @@ class ScriptedProposer:
         self.asked.append(list(rows))
         return [self._draft(row) for row in rows]
 
-    def observe(self, rows: Sequence[ProposalRow], verdicts: Sequence[Verdict]) -> None:
-        """Nothing to learn."""
+    def end(self, request_id: str) -> None:
+        self.dropped.append(request_id)
 
-    def drop(self, request_ids: Iterable[str]) -> None:
-        self.dropped += request_ids
+    def forget(self, request_id: str) -> None:
+        self.dropped.append(request_id)
 
     def memory_bytes(self) -> int:
         return 0

@@ -1,4 +1,4 @@
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
@@ -7,7 +7,7 @@ from gamaneh.bench.advise.costs import Surface
 from gamaneh.bench.advise.trace import tally
 from gamaneh.bench.advise.whatif import assume, assumed_costs, replay, replay_costs, scenario
 from gamaneh.bench.advise.workload import Request
-from gamaneh.core import Draft, Needs, ProposalRow, Verdict
+from gamaneh.core import Draft, Needs, ProposalRow
 from gamaneh.engine.llm import LLM
 from gamaneh.errors import GamanehError, InvalidOption
 from gamaneh.options import SamplingParams, SpeculationOptions
@@ -41,18 +41,17 @@ class Recorder:
     def __init__(self, draft: Draft) -> None:
         self.draft = draft
         self.seen: list[bytes] = []
-        self.verdicts: list[Verdict] = []
         self.dropped: list[str] = []
 
     def propose(self, rows: Sequence[ProposalRow]) -> list[Draft]:
         self.seen.append(bytes(rows[0].tokens))
         return [self.draft]
 
-    def observe(self, rows: Sequence[ProposalRow], verdicts: Sequence[Verdict]) -> None:
-        self.verdicts += verdicts
+    def end(self, request_id: str) -> None:
+        self.dropped.append(request_id)
 
-    def drop(self, request_ids: Iterable[str]) -> None:
-        self.dropped += request_ids
+    def forget(self, request_id: str) -> None:
+        self.dropped.append(request_id)
 
     def memory_bytes(self) -> int:
         return 0
@@ -87,7 +86,6 @@ def test_the_text_grows_as_the_answer_did() -> None:
     found = replay(proposer, [request("a", "P", "axyb")], 2, BYTE_VOCAB, encode)
     assert proposer.seen == [b"Pa"]
     assert [(one.depth, one.accepted, one.emitted) for one in found.traces[0].rounds] == [(2, 2, 3)]
-    assert proposer.verdicts == [Verdict((0, 1), tuple(encode("xyb")), bonus=True)]
     assert proposer.dropped == ["a"]
 
 

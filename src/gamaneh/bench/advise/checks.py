@@ -7,12 +7,12 @@ from dataclasses import dataclass
 
 from gamaneh.bench.advise.recording import Answered, limited
 from gamaneh.bench.advise.timing import fixed
-from gamaneh.core import Draft, Needs, ProposalRow, Verdict
+from gamaneh.core import Draft, Needs, ProposalRow, Proposer
 from gamaneh.engine.llm import LLM
 from gamaneh.options import SamplingParams
 
 
-class Failing:
+class Failing(Proposer):
     """Raises whenever it is asked."""
 
     name = "failing"
@@ -20,12 +20,6 @@ class Failing:
 
     def propose(self, rows: Sequence[ProposalRow]) -> list[Draft]:
         raise RuntimeError("this proposer always fails")
-
-    def observe(self, rows: Sequence[ProposalRow], verdicts: Sequence[Verdict]) -> None:
-        """Nothing is ever drafted."""
-
-    def drop(self, request_ids: Iterable[str]) -> None:
-        """Nothing is held."""
 
     def memory_bytes(self) -> int:
         return 0

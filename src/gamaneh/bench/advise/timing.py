@@ -16,7 +16,7 @@ from statistics import median
 from gamaneh import core
 from gamaneh.bench.advise.costs import Cell, Surface
 from gamaneh.bench.advise.workload import Request
-from gamaneh.core import BatchReport, Draft, Needs, ProposalRow, StepReport, Verdict
+from gamaneh.core import BatchReport, Draft, Needs, ProposalRow, Proposer, StepReport
 from gamaneh.engine.engine import Engine
 from gamaneh.errors import InvalidOption
 from gamaneh.options import SamplingParams, SpeculationOptions
@@ -79,7 +79,7 @@ class StepTimes:
         return seconds * self.verify.seconds(batch, rows) / verify_seconds
 
 
-class Filler:
+class Filler(Proposer):
     """Drafts as many candidates as it may, all the same token: right only by accident."""
 
     name = "filler"
@@ -87,12 +87,6 @@ class Filler:
 
     def propose(self, rows: Sequence[ProposalRow]) -> list[Draft]:
         return [Draft.chain([row.tokens[-1]] * row.max_depth) for row in rows]
-
-    def observe(self, rows: Sequence[ProposalRow], verdicts: Sequence[Verdict]) -> None:
-        """Nothing to learn."""
-
-    def drop(self, request_ids: Iterable[str]) -> None:
-        """Nothing is held."""
 
     def memory_bytes(self) -> int:
         return 0

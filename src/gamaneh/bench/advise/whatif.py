@@ -17,7 +17,7 @@ from gamaneh.bench.advise.costs import Cell, Costs, Surface
 from gamaneh.bench.advise.predict import Prediction, Predictor
 from gamaneh.bench.advise.trace import Round, Trace
 from gamaneh.bench.advise.workload import Encode, Request
-from gamaneh.core import Draft, ProposalRow, Proposer, Verdict
+from gamaneh.core import Draft, ProposalRow, Proposer
 from gamaneh.errors import GamanehError, InvalidOption
 from gamaneh.options import SamplingParams
 from gamaneh.proposers.tree import walk
@@ -130,7 +130,7 @@ class _Replay:
         except Exception as error:  # whatever a proposer raises is its failure, and told as one
             raise GamanehError(f"{self.proposer.name} failed: {type(error).__name__}: {error}") from error
         finally:
-            self.proposer.drop([request.id])
+            self.proposer.forget(request.id)
 
     def _rounds(self, request: Request) -> Iterator[Round]:
         """The first token comes from reading the prompt."""
@@ -143,8 +143,6 @@ class _Replay:
             path = walk(draft, coming)
             emitted = coming[: len(path) + 1]
             tokens += emitted
-            if row.max_depth:
-                self.proposer.observe([row], [Verdict(path, emitted, bonus=len(path) == draft.depth)])
             yield Round(draft.depth, len(draft), len(path), len(emitted))
 
     def _propose(self, row: ProposalRow) -> Draft:

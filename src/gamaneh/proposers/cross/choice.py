@@ -40,6 +40,9 @@ class EitherBridge:
     def drop(self, request_ids: Iterable[str]) -> None:
         self._text.drop(request_ids)
 
+    def reads(self, draft_vocab: int) -> None:
+        """All: the text is read, whatever its tokens."""
+
 
 def choose_bridge(target: LoadedModel, draft: LoadedModel, asked: str, branching: int, vocab_size: int) -> Bridge:
     """The bridge that is `asked` for, or with `auto` the one that suits the two tokenizers.

@@ -46,6 +46,9 @@ class TextBridge:
     def drop(self, request_ids: Iterable[str]) -> None:
         self.transcriber.drop(request_ids)
 
+    def reads(self, draft_vocab: int) -> None:
+        """All: the text is read, whatever its tokens."""
+
 
 class TextGrowth:
     """The text that the draft model writes, token by token.

@@ -84,6 +84,9 @@ class VocabularyBridge:
     def drop(self, request_ids: Iterable[str]) -> None:
         self.transcriber.drop(request_ids)
 
+    def reads(self, draft_vocab: int) -> None:
+        """All: the text is read, whatever its tokens."""
+
 
 def _signs(tokenizer: SupportsSpelling) -> dict[_Sign, int]:
     """Each token's id; of several for the same bytes the one that a text is spelled with."""
