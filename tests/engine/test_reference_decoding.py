@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,7 +11,7 @@ import torch
 from conftest import assert_idle, run
 from torch import Tensor
 
-from gamaneh import Draft, Needs, ProposalRow, SamplingParams, SpeculationOptions, Verdict
+from gamaneh import Draft, Needs, ProposalRow, SamplingParams, SpeculationOptions
 from gamaneh.core import Sampler
 from gamaneh.reference import Model, generate, propose
 from gamaneh.sampling.pipeline import RequestSampler
@@ -54,11 +54,9 @@ class ReferenceProposer:
     def propose(self, rows: Sequence[ProposalRow]) -> list[Draft]:
         return [propose(self.model, row.tokens, own(row.sampler), row.use, row.max_depth) for row in rows]
 
-    def observe(self, rows: Sequence[ProposalRow], verdicts: Sequence[Verdict]) -> None:
-        """Nothing to learn."""
+    def end(self, request_id: str) -> None: ...
 
-    def drop(self, request_ids: Iterable[str]) -> None:
-        """Nothing is kept."""
+    def forget(self, request_id: str) -> None: ...
 
     def memory_bytes(self) -> int:
         return 0
