@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import torch
 
 from gamaneh.server.logs import CONFIGURED
+
+# Tests that give a process a cache folder of its own need not compile for it again.
+os.environ.setdefault("NUMBA_CACHE_DIR", str(Path("~/.cache/gamaneh/compiled").expanduser()))
 
 
 @pytest.fixture(autouse=True)

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import ctypes
+import os
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -124,3 +127,17 @@ def test_a_folder_that_cannot_be_written_costs_nothing_but_time(tmp_path):
     assembler = Assembler(target, tmp_path / "missing")
     function = kernels.product(kind_of(random_matrix("Q4_0")), 1, target)
     assert assembler.addresses([function])[function.name]
+
+
+def test_compiled_steps_need_no_folder_that_can_be_written(tmp_path):
+    blocked = tmp_path / "file"
+    blocked.write_text("not a folder")
+    code = (
+        "from gamaneh.backends.compiled import jit, layout;"
+        "assert jit.code_folder() is None;"
+        "layout._lay_groups.build();"
+        "print('built')"
+    )
+    environment = {**os.environ, "NUMBA_CACHE_DIR": "", "GAMANEH_CACHE": str(blocked)}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False)
+    assert done.stdout.strip() == "built", done.stderr

@@ -18,9 +18,12 @@ FLAGS = {"reassoc", "contract", "nsz", "arcp", "afn"}
 
 @cache
 def code_folder() -> Path | None:
-    """Return the folder of compiled code, made if need be; None where nothing can be written."""
+    """Return the folder of compiled code, made if need be: that of `NUMBA_CACHE_DIR`, else one of the project's cache.
+
+    None where nothing can be written.
+    """
     base = os.environ.get("GAMANEH_CACHE") or Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache") / "gamaneh"
-    folder = Path(base).expanduser() / "compiled"
+    folder = Path(os.environ.get("NUMBA_CACHE_DIR") or Path(base) / "compiled").expanduser()
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=folder) as probe:
