@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
+from copy import copy
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -17,6 +19,9 @@ from gamaneh.heads.locate import HeadsSource, check_heads, open_heads
 from gamaneh.models.loading import DRAFT, TARGET, LoadedModel, OpenModel, Role, open_model
 from gamaneh.models.tokenizer import Tokenizer
 from gamaneh.options import Drafting, EngineOptions, Precision, SamplingParams, SpeculationOptions
+from gamaneh.proposers.registry import ALL_OF_THEM, REGISTRY
+
+LOGGER = logging.getLogger(__name__)
 
 Prompt = str | Sequence[int]
 Model = str | Path | LoadedModel
@@ -81,7 +86,8 @@ class LLM:
         draft_model: the same, for the proposer `draft_model`.
         heads: folders of trained heads, or names of heads that come with the package; each is a proposer named after
             its kind.
-        speculation: how to speculate; by default with the draft model or the heads, if there are any, else not.
+        speculation: how to speculate; by default with the draft model or the heads, if there are any, else not. A
+            warning is logged where it does without those that were given.
         options: limits of the engine.
         precision, device: of the target.
         draft_precision: of the draft model; None for the target's.
@@ -120,9 +126,8 @@ class LLM:
         self.heads = open_heads(heads, self.loaded)
         self.speculation = speculation or SpeculationOptions(proposer=_usual_proposer(self.draft, self.heads))
         self.options = options or EngineOptions()
-        self.engine: Engine = build_engine(self.loaded, self.draft, self.speculation, self.options, heads=self.heads)
-        self._open: dict[str, _Inbox] = {}
-        self.engine.observers.append(_collector(self._open))
+        _warn_of_unused(self.speculation, self.draft, self.heads)
+        self._start()
 
     @property
     def tokenizer(self) -> Tokenizer:
@@ -130,7 +135,15 @@ class LLM:
 
     def with_speculation(self, speculation: SpeculationOptions) -> LLM:
         """Another engine over the same weights."""
-        return LLM(self.loaded, draft_model=self.draft, heads=self.heads, speculation=speculation, options=self.options)
+        other = copy(self)
+        other.speculation = speculation
+        other._start()
+        return other
+
+    def _start(self) -> None:
+        self.engine: Engine = build_engine(self.loaded, self.draft, self.speculation, self.options, heads=self.heads)
+        self._open: dict[str, _Inbox] = {}
+        self.engine.observers.append(_collector(self._open))
 
     def generate(
         self,
@@ -280,6 +293,22 @@ def _usual_proposer(draft: LoadedModel | None, heads: Sequence[Artifact]) -> str
     """The only proposer that was given, whichever pays of several, none where there is none."""
     given = [*([] if draft is None else ["draft_model"]), *(artifact.kind for artifact in heads)]
     return AUTO if len(given) > 1 else next(iter(given), PLAIN)
+
+
+def _warn_of_unused(speculation: SpeculationOptions, draft: LoadedModel | None, heads: Sequence[Artifact]) -> None:
+    """Say which weights were loaded that the proposer asked for does without."""
+    recipe = REGISTRY.get(speculation.proposer)
+    if speculation.proposer in ALL_OF_THEM or (recipe is None and speculation.proposer != PLAIN):
+        return  # all are used, or a plug-in knows what it uses
+    given = [*([] if draft is None else ["draft_model"]), *(artifact.kind for artifact in heads)]
+    for name in given:
+        if name != speculation.proposer:
+            LOGGER.warning(
+                "%s is given, but the proposer %s does without it; it drafts for requests that ask for the proposer %s",
+                "draft_model" if name == "draft_model" else f"heads ({name})",
+                speculation.proposer,
+                name,
+            )
 
 
 def _collector(inboxes: dict[str, _Inbox]) -> Callable[[StepReport], None]:
