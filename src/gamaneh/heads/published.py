@@ -349,8 +349,10 @@ def _has_own_embedding(tensors: _Tensors, loaded: LoadedModel, hidden: int) -> b
         )
     if own is None:
         return False
-    same = own.shape == target.shape and torch.equal(own.to(target.device, target.dtype), target)
-    return not same
+    if own.shape != target.shape:
+        return True
+    numbers = target[:]  # expanded here, where the target is kept in a format of its own
+    return not torch.equal(own.to(numbers.device, numbers.dtype), numbers)
 
 
 def _plain(name: str) -> str:

@@ -88,6 +88,10 @@ def _layer_samples(layer: Layer, decoder: Decoder) -> Iterator[Tensor]:
 
 def _column(linear: Linear, index: int, like: Decoder) -> Tensor:
     """`[out]` one column of a matrix, in whatever format it lies: the product with a vector of a single number."""
+    column = index * _COLUMN_STEP % linear.in_features
+    read = getattr(linear, "column", None)
+    if read is not None:  # a matrix that is stored in a format of its own reads it without a product
+        return torch.as_tensor(read(column) * _LOUD)
     probe = torch.zeros(1, linear.in_features, dtype=like.dtype, device=like.device)
-    probe[0, index * _COLUMN_STEP % linear.in_features] = _LOUD
+    probe[0, column] = _LOUD
     return linear(probe)[0]

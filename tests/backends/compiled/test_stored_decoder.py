@@ -24,6 +24,7 @@ def test_rows_of_the_embedding_come_by_ids_of_any_shape():
     ids = torch.tensor([[3, 200], [7, 3]])
     assert torch.equal(stored.embedding[ids], same["embedding"][ids])
     assert torch.equal(stored.embedding[::64], same["embedding"][::64])
+    assert torch.equal(stored.embedding.contiguous(), same["embedding"])
     assert len(stored.embedding) == len(same["embedding"])
 
 

@@ -42,6 +42,10 @@ class StoredMatrix:
         """The whole matrix, `[rows, columns]`."""
         return torch.cat([torch.from_numpy(tensor.expand()) for tensor in self.tensors])
 
+    def contiguous(self) -> Tensor:
+        """The whole matrix: what a tensor returns for the same call."""
+        return self.dense()
+
     def column(self, index: int) -> Tensor:
         """One column, `[rows]`."""
         return torch.cat([torch.from_numpy(tensor.column(index).copy()) for tensor in self.tensors])
