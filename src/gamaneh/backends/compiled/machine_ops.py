@@ -57,18 +57,6 @@ def load_atomic(typingctx, address):
 
 
 @intrinsic
-def mark_time(typingctx, address):
-    """Write the processor's cycle counter to memory."""
-
-    def codegen(context, builder, signature, args):
-        function = cgutils.get_or_insert_function(builder.module, ir.FunctionType(_I64, []), "llvm.readcyclecounter")
-        builder.store(builder.call(function, []), builder.inttoptr(args[0], _I64.as_pointer()), align=8)
-        return context.get_dummy_value()
-
-    return types.void(types.int64), codegen
-
-
-@intrinsic
 def give_way(typingctx):
     """Let another thread run on this core: `sched_yield` of the C library."""
 

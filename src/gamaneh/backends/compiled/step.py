@@ -23,7 +23,6 @@ from gamaneh.backends.compiled.machine_ops import (
     floats,
     give_way,
     load_atomic,
-    mark_time,
     store_half,
 )
 
@@ -184,7 +183,6 @@ def _await(plan, stage, done, total):
         spins += 1
         if spins > SPINS:
             give_way()
-    mark_time(address + 32)
 
 
 @inner
