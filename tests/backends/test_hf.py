@@ -3,15 +3,28 @@
 from __future__ import annotations
 
 from functools import cache
+from pathlib import Path
 
 import pytest
 import torch
-from transformers import AutoModelForCausalLM, GPT2Config, GPTNeoXConfig, MambaConfig, MixtralConfig, PreTrainedConfig
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
+from tokenizers.pre_tokenizers import WhitespaceSplit
+from transformers import (
+    AutoModelForCausalLM,
+    GPT2Config,
+    GPTNeoXConfig,
+    MambaConfig,
+    MixtralConfig,
+    PreTrainedConfig,
+    PreTrainedTokenizerFast,
+)
 
+from gamaneh import LLM
 from gamaneh.backends.hf import HFBackend
 from gamaneh.core import Draft, Feed, Needs, ProposalRow, Request
 from gamaneh.engine.engine import Engine
-from gamaneh.errors import InvalidOption
+from gamaneh.errors import InvalidOption, UnsupportedModel
 from gamaneh.options import EngineOptions, SamplingParams, SpeculationOptions
 from gamaneh.proposers.draft_model import DraftModelProposer
 from gamaneh.proposers.lookup import LookupProposer
@@ -126,3 +139,46 @@ def test_a_draft_that_branches_is_refused_by_name() -> None:
             own.verify([feed])
     finally:
         own.release(["r"])
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A GPT-2 that our decoder does not know, as a Hugging Face folder."""
+    path = tmp_path_factory.mktemp("models") / "tiny-gpt2"
+    backend("gpt2").model.save_pretrained(path)
+    words = {f"w{at}": at for at in range(VOCAB)}
+    tokenizer = Tokenizer(WordLevel(words, unk_token="w0"))
+    tokenizer.pre_tokenizer = WhitespaceSplit()
+    PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="w2").save_pretrained(path)
+    return path
+
+
+def test_a_folder_is_loaded_and_drafted_for_by_its_option(folder: Path) -> None:
+    prompt, params = "w5 w6 w7 w5 w6", SamplingParams(max_tokens=8, ignore_eos=True)
+    plain = LLM(folder, backend="hf").generate(prompt, params)[0]
+    options = SpeculationOptions(proposer="lookup", draft_length=3)
+    drafted = LLM(folder, backend="hf", speculation=options).generate(prompt, params)[0]
+    assert drafted.tokens == plain.tokens == answers_of_library(folder, prompt, 8)
+
+
+def answers_of_library(folder: Path, prompt: str, count: int) -> list[int]:
+    model = AutoModelForCausalLM.from_pretrained(folder).eval()
+    tokens = [int(word[1:]) for word in prompt.split()]
+    for _ in range(count):
+        with torch.inference_mode():
+            tokens.append(int(model(input_ids=torch.tensor([tokens])).logits[0, -1].argmax()))
+    return tokens[-count:]
+
+
+def test_what_needs_layers_is_refused_by_name(folder: Path) -> None:
+    with pytest.raises(InvalidOption, match="proposer must be none of eagle, early_exit, medusa, mtp with backend hf"):
+        LLM(folder, backend="hf", speculation=SpeculationOptions(proposer="early_exit"))
+    with pytest.raises(InvalidOption, match="invariant cannot be had with backend hf"):
+        LLM(folder, backend="hf", options=EngineOptions(invariant=True))
+
+
+def test_a_file_is_refused_by_name(tmp_path: Path) -> None:
+    file = tmp_path / "model.gguf"
+    file.touch()
+    with pytest.raises(UnsupportedModel, match="must be given a Hugging Face folder"):
+        LLM(file, backend="hf")

@@ -9,10 +9,12 @@ from pathlib import Path
 
 import torch
 
-from gamaneh.backends.paged import PagedModel
+from gamaneh.backends.paged import PagedBackend, PagedModel
+from gamaneh.core import Backend
 from gamaneh.errors import InvalidOption
 from gamaneh.kv.cache import KVCache
-from gamaneh.kv.manager import SlotStore
+from gamaneh.kv.manager import KVManager, SlotStore
+from gamaneh.kv.pool import BlockPool
 from gamaneh.models import loading
 from gamaneh.models.loading import TARGET, LoadedModel, OpenModel, Role, blaming, choose_device
 from gamaneh.models.runner import DecoderRunner
@@ -20,7 +22,7 @@ from gamaneh.options import Precision
 
 LOGGER = logging.getLogger(__name__)
 
-BACKENDS = ("auto", "compiled", "torch")
+BACKENDS = ("auto", "compiled", "torch", "hf")
 
 ROUNDED = ("int8", "int4")
 """Weights that only the compiled backend has."""
@@ -42,7 +44,8 @@ def load(
     Args:
         precision: the compiled backend keeps weights as they are stored, or rounds float weights to `int8` or `int4`
             in groups of 32; other types ask for torch.
-        backend: `compiled` for CPUs, `torch` for any device, or `auto`: compiled where it can run.
+        backend: `compiled` for CPUs, `torch` for any device, `hf` for what only `transformers` knows, or `auto`:
+            compiled where it can run.
         device: as torch names it, or `auto`.
         progress: called with the number of tensors ready and their total.
         instructions: what the compiled kernels are made of, or `auto`: the best that the processor has.
@@ -56,6 +59,12 @@ def load(
     if backend not in BACKENDS:
         raise InvalidOption("backend", f"must be one of {', '.join(BACKENDS)}", backend)
     asked = precision or Precision()
+    if backend == "hf":
+        from gamaneh.backends.hf import load_library_model
+
+        assert not isinstance(model, OpenModel), "a folder for the library is opened by the library"
+        with blaming(role, model):
+            return load_library_model(loading.resolve(model), str(model), asked, device)
     reason = why_not_compiled(asked, device)
     if backend == "compiled" and reason:
         raise InvalidOption("backend", f"must be torch here: {reason}", backend)
@@ -65,6 +74,40 @@ def load(
             LOGGER.warning("torch runs the %s, which is slower on a CPU: %s", role.title, reason)
         return loading.load(model, precision=precision, device=device, progress=progress, role=role)
     return _load_compiled(model, asked, progress, role, instructions, threads)
+
+
+def open_for(model: str | Path, backend: str, role: Role = TARGET) -> OpenModel | Path:
+    """Open a model's files, before anything big is read; the library's own backend opens them itself.
+
+    Raises:
+        ModelError: the model is not there, is damaged, contradicts itself, or needs something that we do not have.
+    """
+    if backend != "hf":
+        return loading.open_model(model, role=role)
+    with blaming(role, model):
+        return loading.resolve(model)
+
+
+def backend_for(
+    model: LoadedModel, num_blocks: int, block_size: int, *, invariant: bool, prefix_cache: bool
+) -> Backend:
+    """Return where a loaded model runs, with a cache of so many blocks.
+
+    Raises:
+        OutOfMemory: the machine cannot hold the cache.
+        InvalidOption: the backend has no blocks of that size.
+    """
+    if is_library_model(model):
+        from gamaneh.backends.hf import HFBackend
+
+        return HFBackend(model.decoder.model, num_blocks * block_size)  # type: ignore[attr-defined]
+    runner, cache = runner_for(model, num_blocks, block_size, invariant=invariant)
+    return PagedBackend(runner, KVManager(BlockPool(num_blocks, block_size, prefix_cache=prefix_cache), cache))
+
+
+def is_library_model(model: LoadedModel) -> bool:
+    """Whether a model is run by `transformers` itself, and shows no layers."""
+    return hasattr(model.decoder, "model")
 
 
 def beside(target: LoadedModel) -> Precision:

@@ -11,15 +11,103 @@ import copy
 import inspect
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import DynamicCache, PreTrainedModel
+from transformers import AutoModelForCausalLM, DynamicCache, PreTrainedModel
 from transformers.cache_utils import DynamicLayer
 
 from gamaneh.core import Caps, Feed, Room
-from gamaneh.errors import InvalidOption
+from gamaneh.errors import InvalidOption, UnsupportedModel
+from gamaneh.models.config import DecoderConfig, LayerSpec
+from gamaneh.models.end_tokens import end_ids, folder_ends
+from gamaneh.models.loading import LoadedModel, choose_device, choose_dtype
+from gamaneh.models.tokenizer import Tokenizer
+from gamaneh.options import Precision
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LibraryModel:
+    """A model of the library in the place of our decoder: it runs, but shows no layers."""
+
+    model: PreTrainedModel
+    config: DecoderConfig
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.model.dtype
+
+    @property
+    def device(self) -> torch.device:
+        return self.model.device
+
+    def nbytes(self) -> int:
+        return sum(parameter.nbytes for parameter in self.model.parameters())
+
+
+def load_library_model(folder: Path, name: str, precision: Precision, device: str) -> LoadedModel:
+    """Load a Hugging Face folder as the library does.
+
+    Raises:
+        UnsupportedModel: it is no folder, or the library cannot load it as a causal language model.
+        CorruptModel: its tokenizer cannot be read.
+        InvalidOption: `device` or `precision` is wrong.
+    """
+    if not folder.is_dir():
+        raise UnsupportedModel(f"backend hf must be given a Hugging Face folder, got the file {folder}")
+    where = choose_device(device)
+    dtype = choose_dtype(precision, where)
+    try:
+        model = AutoModelForCausalLM.from_pretrained(
+            folder, dtype=dtype, local_files_only=True, trust_remote_code=False, use_safetensors=True
+        )
+    except Exception as error:  # the library raises what it likes at a folder that it does not know
+        raise UnsupportedModel(f"transformers cannot load {folder} as a causal language model: {error}") from error
+    torch.nn.Module.to(model, where).train(False)
+    tokenizer = Tokenizer.from_folder(folder)
+    rows = int(model.config.get_text_config().vocab_size)
+    ends = model.config.get_text_config().eos_token_id
+    stated = [ends] if isinstance(ends, int) else list(ends or ())
+    tokenizer.eos_ids = end_ids(folder_ends(folder, stated, tokenizer, rows), tokenizer, rows)
+    described = LibraryModel(model, _described(model, tokenizer.eos_ids))
+    return LoadedModel(
+        name=name,
+        path=folder,
+        config=described.config,
+        decoder=described,  # type: ignore[arg-type]
+        tokenizer=tokenizer,
+        dtype=dtype,
+        device=where,
+        weight_bytes=described.nbytes(),
+    )
+
+
+def _described(model: PreTrainedModel, eos_ids: tuple[int, ...]) -> DecoderConfig:
+    """What can be told of any model, in our words; nothing computes with it."""
+    config = model.config.get_text_config()
+    heads = int(getattr(config, "num_attention_heads", 0) or 1)
+    return DecoderConfig(
+        family=str(config.model_type),
+        vocab_size=int(config.vocab_size),
+        hidden_size=int(config.hidden_size),
+        intermediate_size=int(getattr(config, "intermediate_size", 0) or 0),
+        num_heads=heads,
+        num_kv_heads=int(getattr(config, "num_key_value_heads", 0) or heads),
+        head_dim=int(config.hidden_size) // heads,
+        layers=(LayerSpec(),) * int(config.num_hidden_layers),
+        max_context=_longest(config) or UNBOUNDED,
+        eos_ids=eos_ids,
+    )
+
+
+UNBOUNDED = 1 << 17
+"""Context of a model that states none: a state-space model goes on for ever."""
+
+
+def _longest(config: Any) -> int:
+    return int(getattr(config, "max_position_embeddings", 0) or getattr(config, "n_positions", 0) or 0)
 
 
 @dataclass(slots=True)
@@ -51,10 +139,9 @@ class HFBackend:
         self.model, self.total = model, total
         config = model.config.get_text_config()
         rows = model.lm_head.weight.shape[0] if hasattr(model, "lm_head") else int(config.vocab_size)
-        longest = getattr(config, "max_position_embeddings", None) or getattr(config, "n_positions", None) or total
         self.caps = Caps(
             vocab_size=rows,
-            max_context=int(longest),
+            max_context=_longest(config) or total,
             num_layers=int(config.num_hidden_layers),
             trees=False,
             weight_bytes=sum(parameter.nbytes for parameter in model.parameters()),

@@ -73,7 +73,11 @@ class ModelChoice:
     kv: Annotated[str | None, option_for(Precision, "kv", f"Type of the KV cache: {', '.join(NUMBERS)}.")] = None
     device: Annotated[str, typer.Option(help="cpu, cuda or auto.")] = "auto"
     backend: Annotated[
-        str, typer.Option(help="compiled (CPUs), torch (any device), or auto: compiled where it can run.")
+        str,
+        typer.Option(
+            help="compiled (CPUs), torch (any device), hf (families that only transformers knows), or auto: "
+            "compiled where it can run."
+        ),
     ] = "auto"
     invariant: Annotated[
         bool | None,

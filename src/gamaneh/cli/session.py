@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
-from gamaneh.backends.choose import load
+from gamaneh.backends.choose import load, open_for
 from gamaneh.cli.options import ModelChoice, ProposerChoice
 from gamaneh.cli.pull import located
 from gamaneh.cli.terminal import count_bar
@@ -15,7 +16,7 @@ from gamaneh.engine.engine import Engine
 from gamaneh.engine.llm import LLM
 from gamaneh.heads.locate import check_heads, kind_of_heads
 from gamaneh.models.catalogue import names
-from gamaneh.models.loading import DRAFT, TARGET, LoadedModel, OpenModel, Role, open_model
+from gamaneh.models.loading import DRAFT, TARGET, LoadedModel, OpenModel, Role
 from gamaneh.options import Precision
 
 
@@ -62,9 +63,9 @@ def open_engine(model: ModelChoice, proposer: ProposerChoice, **limits: Any) -> 
     check_devices(proposer.draft_device, proposer.draft_model)
     # Everything is opened before the weights of anything are read, so that mistakes are told at once.
     check_heads(proposer.heads or ())
-    open_target = open_model(file_or_name(model.model))
+    open_target = open_for(file_or_name(model.model), model.backend)
     draft_model = proposer.draft_model
-    open_draft = None if draft_model is None else open_model(file_or_name(draft_model), role=DRAFT)
+    open_draft = None if draft_model is None else open_for(file_or_name(draft_model), model.backend, DRAFT)
     target = _loaded(open_target, TARGET, precision, model.backend, model.device)
     draft_device = proposer.draft_device or str(target.device)
     of_draft = proposer.draft_precision(precision)
@@ -76,7 +77,7 @@ def open_engine(model: ModelChoice, proposer: ProposerChoice, **limits: Any) -> 
         return target, build_engine(target, draft, speculation, options, tick, proposer.heads or ())
 
 
-def _loaded(model: OpenModel, role: Role, precision: Precision, backend: str, device: str) -> LoadedModel:
+def _loaded(model: OpenModel | Path, role: Role, precision: Precision, backend: str, device: str) -> LoadedModel:
     with count_bar(f"loading {model.name}") as tick:
         return load(model, precision=precision, backend=backend, device=device, progress=tick, role=role)
 

@@ -9,8 +9,7 @@ from dataclasses import asdict
 import psutil
 import torch
 
-from gamaneh.backends.choose import cache_dtype, runner_for
-from gamaneh.backends.paged import PagedBackend
+from gamaneh.backends.choose import backend_for, cache_dtype, is_library_model
 from gamaneh.core import PLAIN
 from gamaneh.engine.calibration import WORTH_KEEPING, Progress, calibrate, costs_file
 from gamaneh.engine.engine import Engine
@@ -18,8 +17,6 @@ from gamaneh.engine.learned import Learned
 from gamaneh.errors import InvalidOption
 from gamaneh.heads.locate import HeadsSource, open_heads
 from gamaneh.kv.cache import bytes_per_block
-from gamaneh.kv.manager import KVManager
-from gamaneh.kv.pool import BlockPool
 from gamaneh.models.config import DecoderConfig
 from gamaneh.models.fetch import cache_folder
 from gamaneh.models.loading import LoadedModel
@@ -55,6 +52,8 @@ def build_engine(
         InvalidOption: the options do not fit the models.
     """
     invariant = default_invariant(target) if options.invariant is None else options.invariant
+    if is_library_model(target):
+        _check_library_target(speculation, options, heads)
     ready = _ready(target, options, invariant=invariant, prefix_cache=options.prefix_cache)
     parts = Ingredients(
         options=speculation,
@@ -79,6 +78,23 @@ def build_engine(
     return engine
 
 
+READ_LAYERS = ("eagle", "early_exit", "medusa", "mtp")
+"""Proposers that read or leave out layers of the target."""
+
+
+def _check_library_target(
+    speculation: SpeculationOptions, options: EngineOptions, heads: Sequence[HeadsSource]
+) -> None:
+    """Refuse what needs to see inside a model that the library runs."""
+    if heads:
+        raise InvalidOption("heads", "must be left out with backend hf, which shows no layers", len(heads))
+    if speculation.proposer in READ_LAYERS:
+        others = ", ".join(READ_LAYERS)
+        raise InvalidOption("proposer", f"must be none of {others} with backend hf", speculation.proposer)
+    if options.invariant:
+        raise InvalidOption("invariant", "cannot be had with backend hf, whose bits depend on the rows beside", True)
+
+
 def default_invariant(target: LoadedModel) -> bool:
     """Where fixed tiles are known to cost little on every machine: bfloat16 on a CPU."""
     return target.decoder.device.type == "cpu" and target.decoder.dtype == torch.bfloat16
@@ -86,9 +102,8 @@ def default_invariant(target: LoadedModel) -> bool:
 
 def _ready(model: LoadedModel, options: EngineOptions, *, invariant: bool, prefix_cache: bool) -> ReadyModel:
     num_blocks = options.kv_blocks or automatic_blocks(model.config, options, cache_dtype(model))
-    runner, cache = runner_for(model, num_blocks, options.block_size, invariant=invariant)
-    pool = BlockPool(num_blocks, options.block_size, prefix_cache=prefix_cache)
-    return ReadyModel(model, PagedBackend(runner, KVManager(pool, cache)))
+    backend = backend_for(model, num_blocks, options.block_size, invariant=invariant, prefix_cache=prefix_cache)
+    return ReadyModel(model, backend)
 
 
 def automatic_blocks(config: DecoderConfig, options: EngineOptions, dtype: torch.dtype) -> int:

@@ -9,14 +9,14 @@ from copy import copy
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from gamaneh.backends.choose import load
+from gamaneh.backends.choose import load, open_for
 from gamaneh.core import AUTO, PLAIN, FinishReason, MaskSource, Origin, Request, StepOutput, StepReport, TokenLogprob
 from gamaneh.engine.assembly import build_engine, check_devices
 from gamaneh.engine.engine import Engine
 from gamaneh.errors import InvalidRequest
 from gamaneh.heads.artifact import Artifact
 from gamaneh.heads.locate import HeadsSource, check_heads, open_heads
-from gamaneh.models.loading import DRAFT, TARGET, LoadedModel, OpenModel, Role, open_model
+from gamaneh.models.loading import DRAFT, TARGET, LoadedModel, OpenModel, Role
 from gamaneh.models.tokenizer import Tokenizer
 from gamaneh.options import Drafting, EngineOptions, Precision, SamplingParams, SpeculationOptions
 from gamaneh.proposers.registry import ALL_OF_THEM, REGISTRY
@@ -92,7 +92,8 @@ class LLM:
         precision, device: of the target.
         draft_precision: of the draft model; None for the target's.
         draft_device: device of the draft model; None for the target's.
-        backend: `compiled` for CPUs, `torch` for any device, or `auto`: compiled where it can run.
+        backend: `compiled` for CPUs, `torch` for any device, `hf` for what only `transformers` knows, or `auto`:
+            compiled where it can run.
         progress: called with (done, total) bytes or tensors while a model loads.
 
     Raises:
@@ -118,7 +119,8 @@ class LLM:
         check_devices(draft_device, draft_model)
         # Everything is opened before the weights of anything are read, so that mistakes are told at once.
         check_heads(heads)
-        target, draft = _opened(model, TARGET), None if draft_model is None else _opened(draft_model, DRAFT)
+        target = _opened(model, backend, TARGET)
+        draft = None if draft_model is None else _opened(draft_model, backend, DRAFT)
         self.loaded = _loaded(target, TARGET, precision, backend, device, progress)
         draft_device = draft_device or str(self.loaded.device)
         of_draft = draft_precision or precision
@@ -272,12 +274,12 @@ class LLM:
         return self.tokenizer.encode(reference, special=False) if reference else []
 
 
-def _opened(model: Model, role: Role) -> LoadedModel | OpenModel:
-    return model if isinstance(model, LoadedModel) else open_model(model, role=role)
+def _opened(model: Model, backend: str, role: Role) -> LoadedModel | OpenModel | Path:
+    return model if isinstance(model, LoadedModel) else open_for(model, backend, role)
 
 
 def _loaded(
-    model: LoadedModel | OpenModel,
+    model: LoadedModel | OpenModel | Path,
     role: Role,
     precision: Precision | None,
     backend: str,
