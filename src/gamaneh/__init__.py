@@ -50,6 +50,7 @@ __all__ = [
     "ProposerOption",
     "ReadyModel",
     "Recipe",
+    "Request",
     "Rule",
     "SamplingParams",
     "SpeculationOptions",
@@ -71,6 +72,7 @@ if TYPE_CHECKING:
         Origin,
         ProposalRow,
         Proposer,
+        Request,
         Rule,
         StepOutput,
         StepReport,
@@ -85,7 +87,8 @@ if TYPE_CHECKING:
 else:
     _HOMES = {
         "gamaneh.core": (
-            "Draft FinishReason Needs Origin ProposalRow Proposer Rule StepOutput StepReport TokenLogprob Verdict"
+            "Draft FinishReason Needs Origin ProposalRow Proposer Request Rule StepOutput StepReport TokenLogprob "
+            "Verdict"
         ),
         "gamaneh.engine.engine": "Engine",
         "gamaneh.engine.llm": "LLM Generation",
