@@ -15,11 +15,8 @@ import gamaneh
 import gamaneh.testing
 from gamaneh.bench.comparison import Comparison
 from gamaneh.bench.result import Setup
-from gamaneh.checks import whole
 from gamaneh.core import StepReport
 from gamaneh.metrics.collector import SpeculationStats
-from gamaneh.proposers.lookup import LookupProposer
-from gamaneh.proposers.recipe import ProposerOption, Recipe
 
 
 def _load_reference() -> ModuleType:
@@ -62,11 +59,3 @@ def test_the_metrics_page_names_every_field(heading: str, kinds: Sequence[type])
     documented = set(re.findall(r"^\| `(\w+)` \|", section, flags=re.MULTILINE))
     # The fields of `setup` stand beside the others in the JSON.
     assert documented >= {field.name for kind in kinds for field in fields(kind)} - {"setup"}
-
-
-def test_a_proposer_is_described_by_its_recipe() -> None:
-    option = ProposerOption("echo_length", int, 3, whole(1, 8), "Tokens that echoing repeats.")
-    recipe = Recipe("echoing", lambda parts: LookupProposer(), options=(option,), about="Repeats the last token.")
-    assert "| `echoing` | Repeats the last token. | `echo_length` |" in "\n".join(
-        reference.proposers_reference([recipe])
-    )

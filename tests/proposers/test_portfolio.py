@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import cast
 
 import pytest
@@ -122,12 +122,23 @@ def test_what_found_no_place_in_the_tree_says_nothing_about_a_member() -> None:
     assert proposer._survival["a", 0].accepted == [1.0, 0.0, 0.0]
 
 
-def test_a_member_that_fails_rests_and_the_others_go_on() -> None:
+def test_a_member_that_fails_is_left_out_and_the_others_go_on() -> None:
+    """It is asked once more for the request alone, and then no more."""
     proposer, members = portfolio(good=Draft.chain([5]), bad=Draft.chain([6]))
     members["bad"].draft = cast(Draft, None)
     for _ in range(3):
         assert proposer.propose([make_row()])[0].tokens == (5,)
-    assert len(members["bad"].asked) == 1
+    assert len(members["bad"].asked) == 2
+
+
+def test_a_member_that_fails_for_several_requests_rests() -> None:
+    proposer, members = portfolio(good=Draft.chain([5]), bad=Draft.chain([6]))
+    members["bad"].draft = cast(Draft, None)
+    rows = [make_row(), replace(make_row(), request_id="b")]
+    proposer.propose(rows)
+    asked = len(members["bad"].asked)
+    assert [draft.tokens for draft in proposer.propose(rows)] == [(5,), (5,)]
+    assert len(members["bad"].asked) == asked
 
 
 def test_grades_are_told_apart() -> None:

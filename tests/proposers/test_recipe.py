@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from gamaneh.bench.report.render import _words
 from gamaneh.cli.main import app
 from gamaneh.engine.assembly import build_engine
 from gamaneh.errors import InvalidOption, InvalidRequest
@@ -40,7 +41,13 @@ class Counting(Proposer):
         return 0
 
 
-RECIPE = Recipe("counting", lambda parts: Counting(parts.value(STRIDE)), options=(STRIDE,), about="Counts on.")
+RECIPE = Recipe(
+    "counting",
+    lambda parts: Counting(parts.value(STRIDE)),
+    options=(STRIDE,),
+    titles={"en": "counting on", "fa": "شمارش"},
+    about="Counts on.",
+)
 """
 
 
@@ -74,6 +81,17 @@ def test_its_flag_its_refusals_and_its_entry_in_the_docs_are_there() -> None:
     assert "| `counting` | Counts on. | `stride` |" in "\n".join(
         reference.proposers_reference(registry.known_recipes())
     )
+
+
+@pytest.mark.usefixtures("added")
+@pytest.mark.parametrize("command", ["serve", "bench", "compare"])
+def test_its_flag_is_in_the_help_of_every_command_that_drafts(command: str) -> None:
+    assert "--stride" in CliRunner().invoke(app, [command, "--help"], env={"COLUMNS": "80"}).output
+
+
+@pytest.mark.usefixtures("added")
+def test_reports_call_it_by_its_titles() -> None:
+    assert _words()["counting"] == {"en": "counting on", "fa": "شمارش"}
 
 
 @pytest.mark.usefixtures("added")

@@ -54,6 +54,10 @@ class Quarantine:
         rounds = FIRST_ROUNDS if known is None else min(known.rounds * 2, LONGEST_ROUNDS)
         self._cases[proposer] = _Case(fault, reason, rounds, rounds)
 
+    def note(self, proposer: str, fault: Fault) -> None:
+        """The proposer failed on one request, which does without it; it goes on for the others."""
+        self.counts[proposer, fault] += 1
+
     def passed(self, proposer: str) -> None:
         """The proposer made drafts without fault in this round."""
         case = self._cases.get(proposer)

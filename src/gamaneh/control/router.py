@@ -6,10 +6,10 @@ a round is measured by the kind (`Controller`).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
-from gamaneh.control.fallback import Quarantine
+from gamaneh.control.fallback import Fault, Quarantine
 from gamaneh.core import AUTO, NO_DETAILS, PLAIN, Failure, Needs, ReasonCode, ReasonDetails
 
 LONG_PROMPT = 512
@@ -96,8 +96,12 @@ class Router:
         self.quarantine, self.proposers = quarantine, proposers
         self._usual_output = USUAL_OUTPUT
 
-    def routes(self, wanted: str, features: Features) -> tuple[Route, ...]:
-        """Proposers for a request that asks for `wanted`, at least one; a single plain one where none is left."""
+    def routes(self, wanted: str, features: Features, unfit: Collection[str] = ()) -> tuple[Route, ...]:
+        """Proposers for a request that asks for `wanted`, at least one; a single plain one where none is left.
+
+        Args:
+            unfit: proposers that failed on this request.
+        """
         if wanted == PLAIN:
             return (Route(PLAIN, "plain decoding was asked for", ReasonCode.ASKED_PLAIN),)
         if features.limit - features.emitted < SHORTEST:
@@ -106,8 +110,9 @@ class Router:
         if not names and wanted != AUTO:
             return (_only_under_a_grammar(wanted),)
         healthy = [name for name in names if self.quarantine.allows(name, slow=features.repeatable)]
+        healthy = [name for name in healthy if name not in unfit]
         if not healthy:
-            return (self._no_route(names),)
+            return (self._no_route(names, unfit),)
         return tuple(self._route(name, features, chosen=wanted == AUTO) for name in healthy)
 
     def expected_tokens(self, features: Features) -> float:
@@ -130,9 +135,12 @@ class Router:
         details = ReasonDetails((name,), kind=features.traits, chosen=chosen)
         return Route(name, reason, ReasonCode.PAYS, needs.instant, branching, needs.max_depth, details)
 
-    def _no_route(self, names: list[str]) -> Route:
+    def _no_route(self, names: list[str], unfit: Collection[str]) -> Route:
         failures = tuple(
-            Failure(name, self.quarantine.fault(name) or "", self.quarantine.reason(name)) for name in names
+            Failure(name, Fault.ERROR, "it failed on this request")
+            if name in unfit
+            else Failure(name, self.quarantine.fault(name) or "", self.quarantine.reason(name))
+            for name in names
         )
         reasons = (f"{each.proposer} is in quarantine: {each.words}" for each in failures)
         reason = "; ".join(reasons) or "there is no proposer"

@@ -104,6 +104,10 @@ class Drafting:
         for name in self.proposers:
             self._guard(name).forget(request_id)
 
+    def unfit(self, request_id: str) -> list[str]:
+        """Names of the proposers that draft no more for a request, on which they failed."""
+        return [name for name, guard in self._guards.items() if guard.is_unfit(request_id)]
+
     def _draft(self, name: str, turns: Sequence[Turn]) -> None:
         """Drafts of one proposer: those that were seen already, cut, and the others."""
         unseen = []
@@ -178,9 +182,12 @@ class Drafting:
         """The wrapper of a proposer, which may be registered or exchanged at any time."""
         guard = self._guards.get(name)
         if guard is None or guard.proposer is not self.proposers[name]:
-            report = partial(self._report, name)
-            guard = self._guards[name] = Guarded(self.proposers[name], self.vocab_size, report)
+            report, note = partial(self._report, name), partial(self._note, name)
+            guard = self._guards[name] = Guarded(self.proposers[name], self.vocab_size, report, note)
         return guard
+
+    def _note(self, name: str, error: Exception) -> None:
+        self.quarantine.note(name, _fault(error))
 
     def _report(self, name: str, error: Exception) -> None:
         self.quarantine.report(name, f"{type(error).__name__}: {error}", _fault(error))

@@ -101,7 +101,7 @@ class Steering:
         options, features = sequence.drafting, _features(sequence)
         return Eligible(
             sequence.request_id,
-            self.router.routes(options.proposer, features),
+            self.router.routes(options.proposer, features, self.drafting.unfit(sequence.request_id)),
             min(options.max_draft_length, sequence.remaining - 1),
             options.draft_length,
             features.kind,

@@ -25,17 +25,25 @@ class NonsenseDraft(ValueError):
 class Guarded:
     """Asks a proposer, and tells faults of one request from faults of the proposer.
 
-    A request that alone makes a proposer fail, beside others that it can draft for, gets no more drafts from it; so
-    does one with a token that the proposer cannot read. Everything else is a fault of the proposer and is reported.
+    Where it fails, the requests of the round are asked for again, each alone:
+
+    - On some it fails again while others have drafts: those requests are at fault, and get no more drafts from it. So
+      does a request with a token that the proposer cannot read, for which it is not even asked.
+    - It works at the second try, or fails on several requests and works on none: the proposer is at fault. So it is
+      where memory is short, or where all that it returns is nonsense.
+    - It fails on the only request at hand: nobody can know. That request gets no more drafts from it, and the proposer
+      is at fault when the next request fares no better.
 
     Args:
         vocab_size: token ids of drafts are below this.
         report: called with each fault of the proposer.
+        note: called with each fault of a request.
     """
 
-    def __init__(self, proposer: Proposer, vocab_size: int, report: Report) -> None:
-        self.proposer, self.vocab_size, self.report = proposer, vocab_size, report
+    def __init__(self, proposer: Proposer, vocab_size: int, report: Report, note: Report = lambda error: None) -> None:
+        self.proposer, self.vocab_size, self.report, self.note = proposer, vocab_size, report, note
         self._unfit: set[str] = set()
+        self._suspects: set[str] = set()  # requests that it failed on since it last worked; two say enough
         self._read: dict[str, int] = {}
 
     def propose(self, rows: Sequence[ProposalRow], trees: Sequence[bool]) -> tuple[list[Draft], bool]:
@@ -45,23 +53,25 @@ class Guarded:
             trees: whether the rule of each row takes drafts that branch.
         """
         asked = [at for at, row in enumerate(rows) if self._fits(row)]
-        drafts = [EMPTY_DRAFT] * len(rows)
+        drafts, passed = [EMPTY_DRAFT] * len(rows), True
         try:
-            made = self._ask([rows[at] for at in asked], [trees[at] for at in asked])
+            made: Sequence[Draft | None] = self._ask([rows[at] for at in asked], [trees[at] for at in asked])
+            self._suspects.clear()
         except Exception as error:  # whatever a proposer raises
             self._forget([rows[at] for at in asked])
-            alone = [] if isinstance(error, MEMORY_FAULTS) else self._one_by_one(rows, trees, asked)
-            if not any(draft is not None for draft in alone):
+            if isinstance(error, MEMORY_FAULTS):  # asking again would take as much
                 self.report(error)
                 return drafts, False
-            made = []
-            for at, draft in zip(asked, alone, strict=True):
-                made.append(EMPTY_DRAFT if draft is None else draft)
-                if draft is None:
-                    self._unfit.add(rows[at].request_id)
+            made = self._one_by_one(rows, trees, asked)
+            failed = [rows[at].request_id for at, draft in zip(asked, made, strict=True) if draft is None]
+            passed = self._blame(error, failed, works=len(failed) < len(asked))
         for at, draft in zip(asked, made, strict=True):
-            drafts[at] = draft
-        return drafts, True
+            drafts[at] = EMPTY_DRAFT if draft is None else draft
+        return drafts, passed
+
+    def is_unfit(self, request_id: str) -> bool:
+        """Whether the proposer drafts no more for this request."""
+        return request_id in self._unfit
 
     def end(self, request_id: str) -> None:
         """Tell the proposer that an answer is complete."""
@@ -83,15 +93,33 @@ class Guarded:
     def _one_by_one(
         self, rows: Sequence[ProposalRow], trees: Sequence[bool], asked: Sequence[int]
     ) -> list[Draft | None]:
-        """The draft of each row on its own, None where that fails; empty where there is just one."""
+        """The draft of each row on its own, None where that fails."""
         found: list[Draft | None] = []
-        for at in asked if len(asked) > 1 else ():
+        for at in asked:
             try:
                 found += self._ask([rows[at]], [trees[at]])
-            except Exception:  # this request is the one that it cannot handle, or all are
+            except Exception:  # told already, as the failure of the round
                 self._forget([rows[at]])
                 found.append(None)
         return found
+
+    def _blame(self, error: Exception, failed: Sequence[str], *, works: bool) -> bool:
+        """Find out whose fault it is; return whether it is that of requests alone, and the proposer works.
+
+        Args:
+            failed: requests that failed again, each on its own.
+            works: it has drafts for some request.
+        """
+        if works:
+            self._suspects.clear()
+        elif len(self._suspects) < 2:
+            self._suspects.update(failed)
+        if not failed or len(self._suspects) > 1 or (isinstance(error, NonsenseDraft) and not works):
+            self.report(error)
+            return False
+        self._unfit.update(failed)
+        self.note(error)
+        return works
 
     def _ask(self, rows: Sequence[ProposalRow], trees: Sequence[bool]) -> list[Draft]:
         made = self.proposer.propose(rows) if rows else []

@@ -86,14 +86,15 @@ class PortfolioProposer(Proposer):
 
     Args:
         members: by name; each keeps what it knows, and may be asked on its own as well.
+        vocab_size: token ids of their drafts are below this.
     """
 
     name = "portfolio"
 
-    def __init__(self, members: Mapping[str, Proposer]) -> None:
+    def __init__(self, members: Mapping[str, Proposer], vocab_size: int = sys.maxsize) -> None:
         self.members = dict(members)
         self._guards = {
-            name: Guarded(member, sys.maxsize, partial(self._failed, name)) for name, member in members.items()
+            name: Guarded(member, vocab_size, partial(self._failed, name)) for name, member in members.items()
         }
         self._faults: Counter[str] = Counter()
         self._resting: Counter[str] = Counter()
@@ -188,7 +189,7 @@ def _needs(needs: Mapping[str, Needs]) -> Needs:
 
 RECIPE = Recipe(
     "portfolio",
-    lambda parts: PortfolioProposer(parts.members),
+    lambda parts: PortfolioProposer(parts.members, parts.vocab_size),
     ready=lambda parts: parts.options.proposer == AUTO and parts.value(MERGE),
     options=(MERGE,),
     titles={"en": "several, merged", "fa": "چند تا، درهم‌آمیخته"},
