@@ -24,7 +24,7 @@ import torch
 from torch import Tensor
 
 import gamaneh
-from gamaneh.backends.compiled.compiled_decoder import CompiledDecoder, Span, Weights
+from gamaneh.backends.compiled.compiled_decoder import CompiledDecoder, FedSpan, Weights
 from gamaneh.backends.compiled.pages import Pages
 from gamaneh.backends.compiled.stored_weights import stored_weights
 from gamaneh.backends.compiled.vectors import BLOCK
@@ -64,7 +64,7 @@ def scores(decoder: CompiledDecoder, tokens: Sequence[int]) -> Tensor:
     config = decoder.config
     blocks = -(-len(tokens) // BLOCK) + 1
     pages = Pages(config.num_layers, blocks, config.num_kv_heads, config.head_dim)
-    span = Span(list(tokens), 0, list(range(1, blocks + 1)), logit_rows=len(tokens))
+    span = FedSpan(list(tokens), 0, list(range(1, blocks + 1)), logit_rows=len(tokens))
     return decoder.step([span], pages).logits.log_softmax(-1)
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gamaneh.backends.compiled.compiled_decoder import CompiledDecoder, Span, Weights
+from gamaneh.backends.compiled.compiled_decoder import CompiledDecoder, FedSpan, Weights
 from gamaneh.backends.compiled.pages import Pages
 from gamaneh.backends.compiled.stored_decoder import StoredDecoder
 from gamaneh.models.config import DecoderConfig
@@ -68,9 +68,9 @@ def blocks_of(sequence: int) -> list[int]:
     return [1 + sequence + 5 * at for at in range(8)]
 
 
-def span(tokens: Sequence[int], start: int, stop: int, *, sequence: int = 0, parents: Sequence[int] = ()) -> Span:
+def span(tokens: Sequence[int], start: int, stop: int, *, sequence: int = 0, parents: Sequence[int] = ()) -> FedSpan:
     """Rows `start` to `stop` of the tokens, all with scores."""
-    return Span(list(tokens[start:stop]), start, blocks_of(sequence), list(parents), logit_rows=stop - start)
+    return FedSpan(list(tokens[start:stop]), start, blocks_of(sequence), list(parents), logit_rows=stop - start)
 
 
 def compiled_model(family: str = "llama", fmt: str = "int8") -> LoadedModel:

@@ -8,7 +8,7 @@ import torch
 from compiled_models import compiled_decoder, compiled_weights, new_pages, span
 
 from gamaneh.backends.compiled import processor
-from gamaneh.backends.compiled.compiled_decoder import Span
+from gamaneh.backends.compiled.compiled_decoder import FedSpan
 from gamaneh.kv import KVCache
 from gamaneh.kv.placing import Placed
 from gamaneh.models.decoder import Decoder
@@ -151,8 +151,8 @@ def test_the_number_of_threads_changes_no_bit():
 def test_scores_are_computed_only_where_they_are_asked_for():
     decoder = compiled_decoder("llama", "int8")
     spans = [
-        Span(TOKENS[:20], 0, list(range(1, 9)), logit_rows=0),
-        Span(TOKENS[:30], 0, list(range(9, 17)), logit_rows=2),
+        FedSpan(TOKENS[:20], 0, list(range(1, 9)), logit_rows=0),
+        FedSpan(TOKENS[:30], 0, list(range(9, 17)), logit_rows=2),
     ]
     got = decoder.step(spans, new_pages(decoder.config)).logits
     assert torch.equal(got, whole(decoder, TOKENS[:30]).logits[-2:])

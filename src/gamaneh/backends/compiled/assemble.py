@@ -16,7 +16,7 @@ VERSION = 1
 """Part of the names on disk; raised when the meaning of a kernel's arguments changes."""
 
 
-class Function:
+class IrFunction:
     """Lines of one function, in SSA form.
 
     Args:
@@ -60,7 +60,7 @@ class Function:
         return "\n".join([f"define void @{self.name}({params}) {{", "entry:", *self.lines, "  ret void", "}"])
 
 
-def module_text(functions: Iterable[Function]) -> str:
+def module_text(functions: Iterable[IrFunction]) -> str:
     functions = list(functions)
     declared = sorted({line for function in functions for line in function.declared})
     return "\n".join([*declared, *(function.text() for function in functions)]) + "\n"
@@ -85,11 +85,11 @@ class Assembler:
         )
         self._engine: binding.ExecutionEngine | None = None
 
-    def assembly(self, functions: Iterable[Function]) -> str:
+    def assembly(self, functions: Iterable[IrFunction]) -> str:
         """Return the assembly text: for tests and for reading."""
         return str(self._machine.emit_assembly(self._optimised(module_text(functions))))
 
-    def addresses(self, functions: Sequence[Function]) -> Mapping[str, int]:
+    def addresses(self, functions: Sequence[IrFunction]) -> Mapping[str, int]:
         """Compile the functions, or find them on disk, and return where they lie in memory."""
         text = module_text(functions)
         code = self._kept(text)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
-from gamaneh.backends.compiled.compiled_decoder import CompiledDecoder, Span
+from gamaneh.backends.compiled.compiled_decoder import CompiledDecoder, FedSpan
 from gamaneh.backends.compiled.pages import Pages
 from gamaneh.backends.compiled.vectors import BLOCK
 from gamaneh.core import Caps
@@ -70,13 +70,13 @@ class CompiledRunner:
         """Three rows are computed as four; beyond 16, sizes are not worth telling apart."""
         return rows if rows <= 16 else -(-rows // 16) * 16
 
-    def _span(self, rows: Placed) -> Span:
+    def _span(self, rows: Placed) -> FedSpan:
         blocks = rows.blocks
         if self._per_block > 1:
             blocks = [block * self._per_block + at for block in blocks for at in range(self._per_block)]
         if not blocks:  # timed rows without a sequence: everything goes to the trash block
             blocks = [0] * ((rows.start + len(rows.tokens)) // BLOCK + 1)
-        return Span(rows.tokens, rows.start, blocks, rows.parents, rows.logit_rows)
+        return FedSpan(rows.tokens, rows.start, blocks, rows.parents, rows.logit_rows)
 
     def _broken(self, counts: Sequence[int]) -> dict[int, tuple[int, ...]]:
         """Rows of each feed whose last hidden state is not finite."""

@@ -17,12 +17,12 @@ import torch
 from torch import Tensor
 
 from gamaneh.backends.compiled import processor, step
-from gamaneh.backends.compiled.assemble import Assembler, Function
+from gamaneh.backends.compiled.assemble import Assembler, IrFunction
 from gamaneh.backends.compiled.jit import announce, code_folder
 from gamaneh.backends.compiled.kernels import Kind, product
 from gamaneh.backends.compiled.layout import Laid, aligned, lay_out
 from gamaneh.backends.compiled.pages import Pages
-from gamaneh.backends.compiled.step import LayerField, PartField, Plan, RowField
+from gamaneh.backends.compiled.step import LayerField, PartField, RowField, Args
 from gamaneh.backends.compiled.vectors import BLOCK, NARROW, functions, wide
 from gamaneh.backends.compiled.workers import Workers, usable_cores
 from gamaneh.models.config import DecoderConfig
@@ -40,7 +40,7 @@ _SPARE_ROWS = 4  # kernels of four rows may read, not write, beyond the last one
 
 
 @dataclass(slots=True)
-class Span:
+class FedSpan:
     """Rows of one sequence in one step.
 
     Args:
@@ -119,7 +119,7 @@ class CompiledDecoder:
         return sum(laid.nbytes for laid in self._laid.values())
 
     def step(
-        self, spans: Sequence[Span], pages: Pages, *, taps: Sequence[int] = (), num_layers: int | None = None
+        self, spans: Sequence[FedSpan], pages: Pages, *, taps: Sequence[int] = (), num_layers: int | None = None
     ) -> StepOutcome:
         """Run one step.
 
@@ -148,7 +148,7 @@ class CompiledDecoder:
             norm: the final norm comes first.
         """
         count = hidden.shape[0]
-        layout = _RowLayout([Span([0] * count, 0, [0] * (count // BLOCK + 1), logit_rows=count)])
+        layout = _RowLayout([FedSpan([0] * count, 0, [0] * (count // BLOCK + 1), logit_rows=count)])
         self._start(count, layout.reach)
         self._buffers.x[:count, : self.config.hidden_size] = hidden.float().numpy()
         return self._run(layout, 0, (), self._final_norm if norm else 0, None).logits
@@ -230,7 +230,7 @@ class CompiledDecoder:
 
     def _kernels(self, kind: Kind) -> dict[int, int]:
         if kind not in self._products:
-            wanted: dict[int, Function] = {rows: product(kind, rows, self.target) for rows in self.target.rows}
+            wanted: dict[int, IrFunction] = {rows: product(kind, rows, self.target) for rows in self.target.rows}
             found = self._assembler.addresses(list(wanted.values()))
             self._products[kind] = {rows: found[function.name] for rows, function in wanted.items()}
         return self._products[kind]
@@ -257,9 +257,9 @@ class CompiledDecoder:
         for place, layer in enumerate(taps):
             places[layer] = place
         plan = self._plan(layout, self._buffers, depth)
-        plan[Plan.FINAL_NORM_AT] = final_norm
-        plan[Plan.LOGITS_AT], plan[Plan.LOGITS_STRIDE] = logits.data_ptr(), 4 * config.vocab_size
-        plan[Plan.TAPS_AT], plan[Plan.NUM_TAPS] = 0 if hidden is None else hidden.data_ptr(), len(taps)
+        plan[Args.FINAL_NORM_AT] = final_norm
+        plan[Args.LOGITS_AT], plan[Args.LOGITS_STRIDE] = logits.data_ptr(), 4 * config.vocab_size
+        plan[Args.TAPS_AT], plan[Args.NUM_TAPS] = 0 if hidden is None else hidden.data_ptr(), len(taps)
         self._counters[:] = 0
         self.workers.run(
             step.run.build(),
@@ -307,31 +307,35 @@ class CompiledDecoder:
     def _plan(self, layout: _RowLayout, buffers: _Buffers, depth: int) -> npt.NDArray[np.int64]:
         config = self.config
         plan = buffers.plan.copy()
-        plan[Plan.COUNTERS_AT], plan[Plan.THREADS] = self._counters.ctypes.data, self.workers.threads
-        plan[Plan.ROWS], plan[Plan.LOGIT_ROWS], plan[Plan.NUM_LAYERS] = layout.num_rows, layout.num_logits, depth
-        plan[Plan.HIDDEN], plan[Plan.HEADS], plan[Plan.KV_HEADS] = (
+        plan[Args.COUNTERS_AT], plan[Args.THREADS] = self._counters.ctypes.data, self.workers.threads
+        plan[Args.ROWS], plan[Args.LOGIT_ROWS], plan[Args.NUM_LAYERS] = (
+            layout.num_rows,
+            layout.num_logits,
+            depth,
+        )
+        plan[Args.HIDDEN], plan[Args.HEADS], plan[Args.KV_HEADS] = (
             config.hidden_size,
             config.num_heads,
             config.num_kv_heads,
         )
-        plan[Plan.HEAD_DIM], plan[Plan.VALUE_DIM] = config.head_dim, -(-config.head_dim // BLOCK) * BLOCK
-        plan[Plan.HEAD_FIRST], plan[Plan.HEAD_PARTS], plan[Plan.HEAD_NEEDS] = self._head
-        plan[Plan.GATE_AT] = self._small[f"gate_{config.activation}"]
+        plan[Args.HEAD_DIM], plan[Args.VALUE_DIM] = config.head_dim, -(-config.head_dim // BLOCK) * BLOCK
+        plan[Args.HEAD_FIRST], plan[Args.HEAD_PARTS], plan[Args.HEAD_NEEDS] = self._head
+        plan[Args.GATE_AT] = self._small[f"gate_{config.activation}"]
         for field, name in _KERNELS.items():
             plan[field] = self._small[name]
-        plan[Plan.WIDE] = wide(self.target)
-        for queries, field in ((4, Plan.MIX_4_AT), (2, Plan.MIX_2_AT), (1, Plan.MIX_1_AT)):
-            plan[field] = self._small[f"mix_{queries}_{plan[Plan.WIDE]}"]
+        plan[Args.WIDE] = wide(self.target)
+        for queries, field in ((4, Args.MIX_4_AT), (2, Args.MIX_2_AT), (1, Args.MIX_1_AT)):
+            plan[field] = self._small[f"mix_{queries}_{plan[Args.WIDE]}"]
             plan[field + 1] = self._small[f"mix_{queries}_{NARROW}"]
-        plan[Plan.UNITS] = len(layout.units)
-        plan[Plan.TABLES_AT], plan[Plan.TABLE_STRIDE] = layout.tables.ctypes.data, layout.tables.strides[0]
+        plan[Args.UNITS] = len(layout.units)
+        plan[Args.TABLES_AT], plan[Args.TABLE_STRIDE] = layout.tables.ctypes.data, layout.tables.strides[0]
         return plan
 
 
 class _RowLayout:
     """The arrays that tell the compiled step what each row is."""
 
-    def __init__(self, spans: Sequence[Span]) -> None:
+    def __init__(self, spans: Sequence[FedSpan]) -> None:
         counts = [len(span.tokens) for span in spans]
         self.num_rows = sum(counts)
         self.num_logits = sum(span.logit_rows for span in spans)
@@ -364,7 +368,7 @@ class _RowLayout:
         self.units = np.array(units, dtype=np.int64).reshape(-1, 2)
 
 
-def _tree_rows(span: Span, part: npt.NDArray[np.int64], ancestors: list[int]) -> None:
+def _tree_rows(span: FedSpan, part: npt.NDArray[np.int64], ancestors: list[int]) -> None:
     """Nodes of a draft that branches see what was pending, and by a list their own path."""
     if all(parent == node - 1 for node, parent in enumerate(span.parents)):
         return
@@ -384,7 +388,7 @@ class _Buffers:
 
     def __init__(self, rows: int, reach: int) -> None:
         self.rows, self.reach = rows, reach
-        self.plan = np.zeros(Plan.SIZE, dtype=np.int64)
+        self.plan = np.zeros(Args.SIZE, dtype=np.int64)
         self.x: Floats = np.zeros((0, 0), np.float32)
         self._kept: list[npt.NDArray[np.generic]] = []
 
@@ -393,25 +397,28 @@ class _Buffers:
         hidden, mixed = _whole(config.hidden_size), _whole(config.num_heads * config.head_dim)
         acted, qkv = _whole(config.intermediate_size), _whole(config.qkv_size)
         self.x = self._new((rows, hidden), np.float32)
-        plan[Plan.X_AT], plan[Plan.X_STRIDE] = self.x.ctypes.data, hidden * 4
-        for field, size in ((Plan.NORMED_AT, hidden), (Plan.BRANCH_AT, hidden)):
+        plan[Args.X_AT], plan[Args.X_STRIDE] = self.x.ctypes.data, hidden * 4
+        for field, size in ((Args.NORMED_AT, hidden), (Args.BRANCH_AT, hidden)):
             plan[field] = self._new((rows, size), np.float32).ctypes.data
-        plan[Plan.NORMED_RECORDS_AT] = self._new((rows, hidden * 2), np.uint8).ctypes.data
-        plan[Plan.RECORD_STRIDE] = hidden * 2
-        plan[Plan.QKV_AT], plan[Plan.QKV_STRIDE] = self._new((rows, qkv), np.float32).ctypes.data, qkv * 4
-        plan[Plan.QUERY_AT] = self._new((rows, mixed), np.float32).ctypes.data
-        plan[Plan.MIXED_AT], plan[Plan.MIXED_STRIDE] = self._new((rows, mixed), np.float32).ctypes.data, mixed * 4
-        plan[Plan.MIXED_RECORDS_AT] = self._new((rows, mixed * 2), np.uint8).ctypes.data
-        plan[Plan.MIXED_RECORD_STRIDE] = mixed * 2
+        plan[Args.NORMED_RECORDS_AT] = self._new((rows, hidden * 2), np.uint8).ctypes.data
+        plan[Args.RECORD_STRIDE] = hidden * 2
+        plan[Args.QKV_AT], plan[Args.QKV_STRIDE] = self._new((rows, qkv), np.float32).ctypes.data, qkv * 4
+        plan[Args.QUERY_AT] = self._new((rows, mixed), np.float32).ctypes.data
+        plan[Args.MIXED_AT], plan[Args.MIXED_STRIDE] = (
+            self._new((rows, mixed), np.float32).ctypes.data,
+            mixed * 4,
+        )
+        plan[Args.MIXED_RECORDS_AT] = self._new((rows, mixed * 2), np.uint8).ctypes.data
+        plan[Args.MIXED_RECORD_STRIDE] = mixed * 2
         if acted_floats:
-            plan[Plan.ACTED_AT] = self._new((rows, acted), np.float32).ctypes.data
-        plan[Plan.ACTED_STRIDE] = acted * 4
-        plan[Plan.ACTED_RECORDS_AT] = self._new((rows, acted * 2), np.uint8).ctypes.data
-        plan[Plan.ACTED_RECORD_STRIDE] = acted * 2
+            plan[Args.ACTED_AT] = self._new((rows, acted), np.float32).ctypes.data
+        plan[Args.ACTED_STRIDE] = acted * 4
+        plan[Args.ACTED_RECORDS_AT] = self._new((rows, acted * 2), np.uint8).ctypes.data
+        plan[Args.ACTED_RECORD_STRIDE] = acted * 2
         stride = _whole(self.reach + 64) * 4
         size = step.SCRATCH_SCORES + 8 * stride
-        plan[Plan.SCRATCH_AT] = self._new((threads, size), np.uint8).ctypes.data
-        plan[Plan.SCRATCH_BYTES], plan[Plan.SCORES_STRIDE] = size, stride
+        plan[Args.SCRATCH_AT] = self._new((threads, size), np.uint8).ctypes.data
+        plan[Args.SCRATCH_BYTES], plan[Args.SCORES_STRIDE] = size, stride
 
     def _new(self, shape: tuple[int, ...], dtype: npt.DTypeLike) -> npt.NDArray[Any]:
         made = aligned(shape, dtype)
@@ -468,11 +475,11 @@ _MATRICES = (
 )
 
 _KERNELS = {
-    Plan.QUANTISE_AT: "quantise",
-    Plan.NORM_AT: "norm",
-    Plan.SOFTMAX_AT: "softmax",
-    Plan.SCORES_8_AT: "scores_8",
-    Plan.SCORES_4_AT: "scores_4",
-    Plan.SCORES_2_AT: "scores_2",
-    Plan.SCORES_1_AT: "scores_1",
+    Args.QUANTISE_AT: "quantise",
+    Args.NORM_AT: "norm",
+    Args.SOFTMAX_AT: "softmax",
+    Args.SCORES_8_AT: "scores_8",
+    Args.SCORES_4_AT: "scores_4",
+    Args.SCORES_2_AT: "scores_2",
+    Args.SCORES_1_AT: "scores_1",
 }

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from gamaneh.backends.compiled.assemble import Function
+from gamaneh.backends.compiled.assemble import IrFunction
 from gamaneh.backends.compiled.processor import Target
 
 TILE = 16
@@ -103,7 +103,7 @@ class Kind:
         return 1 if self.floats else GROUP * self.per_record
 
 
-def product(kind: Kind, rows: int, target: Target) -> Function:
+def product(kind: Kind, rows: int, target: Target) -> IrFunction:
     """Return the kernel `rows` x `TILES` tiles for a layout.
 
     Arguments of the function: first tile, bytes of a tile, activations, bytes of a row of them, records,
@@ -111,7 +111,7 @@ def product(kind: Kind, rows: int, target: Target) -> Function:
     """
     name = f"product_{kind.name}_{rows}"
     params = [("w", "ptr"), ("tile", "i64"), ("x", "ptr"), ("stride", "i64"), ("records", "i64"), ("out", "ptr")]
-    function = Function(name, params)
+    function = IrFunction(name, params)
     (_FloatProduct if kind.floats else _IntegerProduct)(function, kind, rows, target).write()
     return function
 
@@ -119,7 +119,7 @@ def product(kind: Kind, rows: int, target: Target) -> Function:
 class _Product:
     """Shared by the two bodies: the loop over records with float accumulators."""
 
-    def __init__(self, function: Function, kind: Kind, rows: int, target: Target) -> None:
+    def __init__(self, function: IrFunction, kind: Kind, rows: int, target: Target) -> None:
         self.f, self.kind, self.rows, self.width, self.target = function, kind, rows, target.width, target
         self.chunks = TILE // target.width
         self.cells = [(r, t, c) for r in range(rows) for t in range(TILES) for c in range(self.chunks)]

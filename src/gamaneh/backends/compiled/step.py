@@ -27,8 +27,8 @@ from gamaneh.backends.compiled.machine_ops import (
 )
 
 
-class Plan(IntEnum):
-    """Columns of the plan: what is the same for all layers of one step. Names that end in `at` are addresses."""
+class Args(IntEnum):
+    """Places in the plan: what is the same for all layers of one step. Names that end in `at` are addresses."""
 
     COUNTERS_AT = 0
     THREADS = 1
@@ -169,13 +169,13 @@ SCRATCH_SUMS, SCRATCH_SCORES = 4096, 4096 + 8 * 4 * 512
 
 @inner
 def _claim(plan, stage):
-    return add_atomic(plan[Plan.COUNTERS_AT] + stage * STAGE_BYTES, 1)
+    return add_atomic(plan[Args.COUNTERS_AT] + stage * STAGE_BYTES, 1)
 
 
 @inner
 def _await(plan, stage, done, total):
     """Report `done` units, then wait until all of the stage are; give the core away when it takes long."""
-    address = plan[Plan.COUNTERS_AT] + stage * STAGE_BYTES + 64
+    address = plan[Args.COUNTERS_AT] + stage * STAGE_BYTES + 64
     if done > 0:
         add_atomic(address, done)
     spins = 0
@@ -187,8 +187,8 @@ def _await(plan, stage, done, total):
 
 @inner
 def _norm_row(plan, eps, x_at, weight_at, out_at):
-    hidden = plan[Plan.HIDDEN]
-    call_norm(plan[Plan.NORM_AT], x_at, weight_at, eps, floats_of(hidden), (hidden + 31) // 32, out_at)
+    hidden = plan[Args.HIDDEN]
+    call_norm(plan[Args.NORM_AT], x_at, weight_at, eps, floats_of(hidden), (hidden + 31) // 32, out_at)
 
 
 @inner
@@ -199,29 +199,29 @@ def floats_of(value):
 @inner
 def _residual_and_norm(plan, eps, rows, stage, post_at, weight_at, needs, tap, only_logits):
     """Add the branch's output behind its own norm, show it to a tap, then norm and quantise for the next product."""
-    hidden, stride, total, done = plan[Plan.HIDDEN], plan[Plan.X_STRIDE], plan[Plan.ROWS], 0
+    hidden, stride, total, done = plan[Args.HIDDEN], plan[Args.X_STRIDE], plan[Args.ROWS], 0
     while True:
         row = _claim(plan, stage)
         if row >= total:
             break
         done += 1
-        x_at = plan[Plan.X_AT] + row * stride
+        x_at = plan[Args.X_AT] + row * stride
         x = floats(x_at, hidden)
         if post_at != 0:
-            branch_at = plan[Plan.BRANCH_AT] + row * stride
+            branch_at = plan[Args.BRANCH_AT] + row * stride
             _norm_row(plan, eps, branch_at, post_at, branch_at)
             branch = floats(branch_at, hidden)
             for i in range(hidden):
                 x[i] += branch[i]
         if tap >= 0:
-            shown = floats(plan[Plan.TAPS_AT] + (row * plan[Plan.NUM_TAPS] + tap) * hidden * 4, hidden)
+            shown = floats(plan[Args.TAPS_AT] + (row * plan[Args.NUM_TAPS] + tap) * hidden * 4, hidden)
             for i in range(hidden):
                 shown[i] = x[i]
         place = row
         if only_logits:
             place = rows[row, RowField.LOGIT]
         if place >= 0:
-            out_at = plan[Plan.NORMED_AT] + place * stride
+            out_at = plan[Args.NORMED_AT] + place * stride
             if weight_at != 0:
                 _norm_row(plan, eps, x_at, weight_at, out_at)
             else:
@@ -229,8 +229,8 @@ def _residual_and_norm(plan, eps, rows, stage, post_at, weight_at, needs, tap, o
                 for i in range(hidden):
                     out[i] = x[i]
             if needs & RECORDS:
-                records_at = plan[Plan.NORMED_RECORDS_AT] + place * plan[Plan.RECORD_STRIDE]
-                call_3(plan[Plan.QUANTISE_AT], out_at, records_at, (hidden + 31) // 32)
+                records_at = plan[Args.NORMED_RECORDS_AT] + place * plan[Args.RECORD_STRIDE]
+                call_3(plan[Args.QUANTISE_AT], out_at, records_at, (hidden + 31) // 32)
     _await(plan, stage, done, total)
 
 
@@ -250,7 +250,7 @@ def _multiply(parts, part, pair, left, in_at, in_stride, out_at):
 
 @inner
 def _unit_pairs(plan, pairs):
-    return max(1, min(UNIT_PAIRS, pairs // (plan[Plan.THREADS] * 6)))
+    return max(1, min(UNIT_PAIRS, pairs // (plan[Args.THREADS] * 6)))
 
 
 @inner
@@ -321,7 +321,7 @@ def _product(
 @inner
 def _gated_product(plan, parts, stage, scratch, first, bias_at, needs_out):
     """Gate and up at once, activation, and the rounding of 32 outputs for the next product."""
-    num_rows, inner_size = plan[Plan.ROWS], parts[first, PartField.OUTPUTS]
+    num_rows, inner_size = plan[Args.ROWS], parts[first, PartField.OUTPUTS]
     pairs = parts[first, PartField.PAIRS]
     size = max(1, _unit_pairs(plan, pairs) // 2)
     total = (pairs + size - 1) // size
@@ -340,11 +340,11 @@ def _gated_product(plan, parts, stage, scratch, first, bias_at, needs_out):
                     part = first + half
                     into = scratch + half * 1024
                     if parts[part, PartField.FLOATS] != 0:
-                        x_at = plan[Plan.NORMED_AT] + row * plan[Plan.X_STRIDE]
-                        took = _multiply(parts, part, pair, num_rows - row, x_at, plan[Plan.X_STRIDE], into)
+                        x_at = plan[Args.NORMED_AT] + row * plan[Args.X_STRIDE]
+                        took = _multiply(parts, part, pair, num_rows - row, x_at, plan[Args.X_STRIDE], into)
                     else:
-                        x_at = plan[Plan.NORMED_RECORDS_AT] + row * plan[Plan.RECORD_STRIDE]
-                        took = _multiply(parts, part, pair, num_rows - row, x_at, plan[Plan.RECORD_STRIDE], into)
+                        x_at = plan[Args.NORMED_RECORDS_AT] + row * plan[Args.RECORD_STRIDE]
+                        took = _multiply(parts, part, pair, num_rows - row, x_at, plan[Args.RECORD_STRIDE], into)
                     if bias_at != 0:
                         bias = floats(bias_at + (half * inner_size + pair * 32) * 4, width)
                         for r in range(took):
@@ -352,18 +352,18 @@ def _gated_product(plan, parts, stage, scratch, first, bias_at, needs_out):
                             for i in range(width):
                                 got[i] += bias[i]
                 acted = scratch + 2048
-                call_4(plan[Plan.GATE_AT], scratch, scratch + 1024, acted, took)
+                call_4(plan[Args.GATE_AT], scratch, scratch + 1024, acted, took)
                 for r in range(took):
                     if width < 32:
                         rest = floats(acted + r * 128, 32)
                         for i in range(width, 32):
                             rest[i] = types.float32(0)
                     if needs_out & RECORDS:
-                        record = plan[Plan.ACTED_RECORDS_AT] + (row + r) * plan[Plan.ACTED_RECORD_STRIDE] + pair * 64
-                        call_3(plan[Plan.QUANTISE_AT], acted + r * 128, record, 1)
+                        record = plan[Args.ACTED_RECORDS_AT] + (row + r) * plan[Args.ACTED_RECORD_STRIDE] + pair * 64
+                        call_3(plan[Args.QUANTISE_AT], acted + r * 128, record, 1)
                     if needs_out & FLOATS:
                         got = floats(acted + r * 128, 32)
-                        out = floats(plan[Plan.ACTED_AT] + (row + r) * plan[Plan.ACTED_STRIDE] + pair * 128, 32)
+                        out = floats(plan[Args.ACTED_AT] + (row + r) * plan[Args.ACTED_STRIDE] + pair * 128, 32)
                         for i in range(32):
                             out[i] = got[i]
             row += took
@@ -384,15 +384,20 @@ def _norm_head(values, weight_at, size, eps):
 @inner
 def _rotate_and_store(plan, fields, rows, eps, scale, stage):
     """Norm and rotate queries and keys of each row; keys and values go to the cache."""
-    heads, kv_heads, size, num_rows = plan[Plan.HEADS], plan[Plan.KV_HEADS], plan[Plan.HEAD_DIM], plan[Plan.ROWS]
-    group, half, value_dim = heads // kv_heads, size // 2, plan[Plan.VALUE_DIM]
+    heads, kv_heads, size, num_rows = (
+        plan[Args.HEADS],
+        plan[Args.KV_HEADS],
+        plan[Args.HEAD_DIM],
+        plan[Args.ROWS],
+    )
+    group, half, value_dim = heads // kv_heads, size // 2, plan[Args.VALUE_DIM]
     done = 0
     while True:
         row = _claim(plan, stage)
         if row >= num_rows:
             break
         done += 1
-        qkv_at = plan[Plan.QKV_AT] + row * plan[Plan.QKV_STRIDE]
+        qkv_at = plan[Args.QKV_AT] + row * plan[Args.QKV_STRIDE]
         position, block, lane = rows[row, RowField.POSITION], rows[row, RowField.BLOCK], rows[row, RowField.LANE]
         for head in range(heads + kv_heads):
             values = floats(qkv_at + head * size * 4, size)
@@ -408,7 +413,7 @@ def _rotate_and_store(plan, fields, rows, eps, scale, stage):
                     values[i + half] = b * cos[i] + a * sin[i]
             if head < heads:
                 kv_head = head // group
-                at = plan[Plan.QUERY_AT] + ((kv_head * num_rows + row) * group + head % group) * size * 4
+                at = plan[Args.QUERY_AT] + ((kv_head * num_rows + row) * group + head % group) * size * 4
                 query = floats(at, size)
                 for i in range(size):
                     query[i] = values[i] * scale
@@ -429,19 +434,19 @@ def _mix(plan, fields, count, weights_at, table_at, kv_head, first, last, sums_a
     """Add the values of positions `first` to `last` to the sums of `count` queries (4, 2 or 1)."""
     if last <= first:
         return
-    value_dim, kv_heads, stride = plan[Plan.VALUE_DIM], plan[Plan.KV_HEADS], plan[Plan.SCORES_STRIDE]
+    value_dim, kv_heads, stride = plan[Args.VALUE_DIM], plan[Args.KV_HEADS], plan[Args.SCORES_STRIDE]
     values_at = fields[LayerField.VALUES_AT] + kv_head * 16 * value_dim * 2
-    kernel = Plan.MIX_4_AT if count == 4 else Plan.MIX_2_AT if count == 2 else Plan.MIX_1_AT
+    kernel = Args.MIX_4_AT if count == 4 else Args.MIX_2_AT if count == 2 else Args.MIX_1_AT
     block_bytes = kv_heads * 16 * value_dim * 2
     channel = 0
     while channel < value_dim:
-        wide = value_dim - channel >= plan[Plan.WIDE]
+        wide = value_dim - channel >= plan[Args.WIDE]
         address = plan[kernel] if wide else plan[kernel + 1]
         call_10(
             address, weights_at, stride, values_at + channel * 2, table_at, first, last,
             block_bytes, value_dim * 2, sums_at + channel * 4, value_dim * 4,
         )  # fmt: skip
-        channel += plan[Plan.WIDE] if wide else 16
+        channel += plan[Args.WIDE] if wide else 16
 
 
 @inner
@@ -452,11 +457,11 @@ def _lowest(window, position):
 @inner
 def _attend_queries(plan, fields, rows, ancestors, scratch, kv_head, row0, begin, count, table_at):
     """Up to 8 queries of one key head against the cache: scores, softmax, values."""
-    heads, kv_heads, size = plan[Plan.HEADS], plan[Plan.KV_HEADS], plan[Plan.HEAD_DIM]
+    heads, kv_heads, size = plan[Args.HEADS], plan[Args.KV_HEADS], plan[Args.HEAD_DIM]
     group, value_dim, stride, window = (
         heads // kv_heads,
-        plan[Plan.VALUE_DIM],
-        plan[Plan.SCORES_STRIDE],
+        plan[Args.VALUE_DIM],
+        plan[Args.SCORES_STRIDE],
         fields[LayerField.WINDOW],
     )
     scores_at = scratch + SCRATCH_SCORES
@@ -470,17 +475,17 @@ def _attend_queries(plan, fields, rows, ancestors, scratch, kv_head, row0, begin
             end = max(end, ancestors[rows[row, RowField.FIRST_ANCESTOR] + num - 1] + 1)
     keys_at = fields[LayerField.KEYS_AT] + kv_head * size * 32
     values_at = fields[LayerField.VALUES_AT] + kv_head * value_dim * 32
-    query_at = plan[Plan.QUERY_AT] + ((kv_head * plan[Plan.ROWS] + row0) * group + begin) * size * 4
+    query_at = plan[Args.QUERY_AT] + ((kv_head * plan[Args.ROWS] + row0) * group + begin) * size * 4
     j = 0
     while j < count:
         left = count - j
-        kernel, took = Plan.SCORES_1_AT, 1
+        kernel, took = Args.SCORES_1_AT, 1
         if left >= 8:
-            kernel, took = Plan.SCORES_8_AT, 8
+            kernel, took = Args.SCORES_8_AT, 8
         elif left >= 3:
-            kernel, took = Plan.SCORES_4_AT, 4
+            kernel, took = Args.SCORES_4_AT, 4
         elif left >= 2:
-            kernel, took = Plan.SCORES_2_AT, 2
+            kernel, took = Args.SCORES_2_AT, 2
         call_12(
             plan[kernel], query_at + j * size * 4, size * 4, keys_at, table_at, low // 16, (end + 15) // 16,
             kv_heads * size * 32, size, scores_at + j * stride, stride, values_at, kv_heads * value_dim * 32,
@@ -503,7 +508,7 @@ def _attend_queries(plan, fields, rows, ancestors, scratch, kv_head, row0, begin
         vectors = (seen - start + 15) // 16
         for t in range(seen, start + vectors * 16):
             scores[t] = types.float32(-float("inf"))
-        call_3(plan[Plan.SOFTMAX_AT], scores_at + j * stride + start * 4, vectors, totals_at + j * 4)
+        call_3(plan[Args.SOFTMAX_AT], scores_at + j * stride + start * 4, vectors, totals_at + j * 4)
     sums_at = scratch + SCRATCH_SUMS
     sums = floats(sums_at, count * value_dim)
     for i in range(count * value_dim):
@@ -556,7 +561,7 @@ def _attend_queries(plan, fields, rows, ancestors, scratch, kv_head, row0, begin
     totals = floats(totals_at, count)
     for j in range(count):
         row, head = row0 + (begin + j) // group, kv_head * group + (begin + j) % group
-        out = floats(plan[Plan.MIXED_AT] + row * plan[Plan.MIXED_STRIDE] + head * size * 4, size)
+        out = floats(plan[Args.MIXED_AT] + row * plan[Args.MIXED_STRIDE] + head * size * 4, size)
         got = floats(sums_at + j * value_dim * 4, size)
         share = types.float32(1) / totals[j]
         for i in range(size):
@@ -565,9 +570,9 @@ def _attend_queries(plan, fields, rows, ancestors, scratch, kv_head, row0, begin
 
 @inner
 def _attention(plan, fields, rows, units, ancestors, scratch, stage):
-    kv_heads, size = plan[Plan.KV_HEADS], plan[Plan.HEAD_DIM]
-    group = plan[Plan.HEADS] // kv_heads
-    total = plan[Plan.UNITS] * kv_heads
+    kv_heads, size = plan[Args.KV_HEADS], plan[Args.HEAD_DIM]
+    group = plan[Args.HEADS] // kv_heads
+    total = plan[Args.UNITS] * kv_heads
     done = 0
     while True:
         unit = _claim(plan, stage)
@@ -575,7 +580,7 @@ def _attention(plan, fields, rows, units, ancestors, scratch, stage):
             break
         done += 1
         kv_head, row0, count = unit % kv_heads, units[unit // kv_heads, 0], units[unit // kv_heads, 1]
-        table_at = plan[Plan.TABLES_AT] + rows[row0, RowField.SEQUENCE] * plan[Plan.TABLE_STRIDE]
+        table_at = plan[Args.TABLES_AT] + rows[row0, RowField.SEQUENCE] * plan[Args.TABLE_STRIDE]
         begin = 0
         while begin < count * group:
             took = min(8, count * group - begin)
@@ -583,24 +588,24 @@ def _attention(plan, fields, rows, units, ancestors, scratch, stage):
             begin += took
         if (group * size) % 32 == 0 and fields[LayerField.OUT_NEEDS] & RECORDS:
             for row in range(row0, row0 + count):
-                at = plan[Plan.MIXED_AT] + row * plan[Plan.MIXED_STRIDE] + kv_head * group * size * 4
-                records = plan[Plan.MIXED_RECORDS_AT] + row * plan[Plan.MIXED_RECORD_STRIDE]
-                call_3(plan[Plan.QUANTISE_AT], at, records + kv_head * group * size // 32 * 64, group * size // 32)
+                at = plan[Args.MIXED_AT] + row * plan[Args.MIXED_STRIDE] + kv_head * group * size * 4
+                records = plan[Args.MIXED_RECORDS_AT] + row * plan[Args.MIXED_RECORD_STRIDE]
+                call_3(plan[Args.QUANTISE_AT], at, records + kv_head * group * size // 32 * 64, group * size // 32)
     _await(plan, stage, done, total)
 
 
 @inner
 def _quantise_mixed(plan, stage):
     """Round the outputs of heads that do not fill whole groups."""
-    total, done = plan[Plan.ROWS], 0
+    total, done = plan[Args.ROWS], 0
     while True:
         row = _claim(plan, stage)
         if row >= total:
             break
         done += 1
-        at = plan[Plan.MIXED_AT] + row * plan[Plan.MIXED_STRIDE]
-        records = plan[Plan.MIXED_RECORDS_AT] + row * plan[Plan.MIXED_RECORD_STRIDE]
-        call_3(plan[Plan.QUANTISE_AT], at, records, (plan[Plan.HEADS] * plan[Plan.HEAD_DIM] + 31) // 32)
+        at = plan[Args.MIXED_AT] + row * plan[Args.MIXED_STRIDE]
+        records = plan[Args.MIXED_RECORDS_AT] + row * plan[Args.MIXED_RECORD_STRIDE]
+        call_3(plan[Args.QUANTISE_AT], at, records, (plan[Args.HEADS] * plan[Args.HEAD_DIM] + 31) // 32)
     _await(plan, stage, done, total)
 
 
@@ -618,12 +623,16 @@ def run(plan, layers, parts, rows, units, ancestors, taps, eps, scale, thread):
         taps: for the input of each layer and the output of the last, its place among the taps, or -1.
         scale: of the attention's scores.
     """
-    scratch = plan[Plan.SCRATCH_AT] + thread * plan[Plan.SCRATCH_BYTES]
-    num_rows, stage, post_at = plan[Plan.ROWS], 0, 0
-    x_at, x_stride = plan[Plan.X_AT], plan[Plan.X_STRIDE]
-    normed_at, records_at, record_stride = plan[Plan.NORMED_AT], plan[Plan.NORMED_RECORDS_AT], plan[Plan.RECORD_STRIDE]
-    aligned = (plan[Plan.HEADS] // plan[Plan.KV_HEADS] * plan[Plan.HEAD_DIM]) % 32 == 0
-    for index in range(plan[Plan.NUM_LAYERS]):
+    scratch = plan[Args.SCRATCH_AT] + thread * plan[Args.SCRATCH_BYTES]
+    num_rows, stage, post_at = plan[Args.ROWS], 0, 0
+    x_at, x_stride = plan[Args.X_AT], plan[Args.X_STRIDE]
+    normed_at, records_at, record_stride = (
+        plan[Args.NORMED_AT],
+        plan[Args.NORMED_RECORDS_AT],
+        plan[Args.RECORD_STRIDE],
+    )
+    aligned = (plan[Args.HEADS] // plan[Args.KV_HEADS] * plan[Args.HEAD_DIM]) % 32 == 0
+    for index in range(plan[Args.NUM_LAYERS]):
         layer = layers[index]
         _residual_and_norm(
             plan,
@@ -639,7 +648,7 @@ def run(plan, layers, parts, rows, units, ancestors, taps, eps, scale, thread):
         _product(
             plan, parts, stage + 1, num_rows, scratch, layer[LayerField.QKV_FIRST], layer[LayerField.QKV_PARTS],
             normed_at, x_stride, records_at, record_stride, STORE,
-            plan[Plan.QKV_AT], plan[Plan.QKV_STRIDE], layer[LayerField.QKV_BIAS_AT],
+            plan[Args.QKV_AT], plan[Args.QKV_STRIDE], layer[LayerField.QKV_BIAS_AT],
         )  # fmt: skip
         _rotate_and_store(plan, layer, rows, eps, scale, stage + 2)
         _attention(plan, layer, rows, units, ancestors, scratch, stage + 3)
@@ -648,8 +657,8 @@ def run(plan, layers, parts, rows, units, ancestors, taps, eps, scale, thread):
         post_at = layer[LayerField.POST_ATTN_NORM_AT]
         _product(
             plan, parts, stage + 5, num_rows, scratch, layer[LayerField.OUT_FIRST], layer[LayerField.OUT_PARTS],
-            plan[Plan.MIXED_AT], plan[Plan.MIXED_STRIDE], plan[Plan.MIXED_RECORDS_AT], plan[Plan.MIXED_RECORD_STRIDE],
-            STORE if post_at != 0 else ADD, plan[Plan.BRANCH_AT] if post_at != 0 else x_at, x_stride,
+            plan[Args.MIXED_AT], plan[Args.MIXED_STRIDE], plan[Args.MIXED_RECORDS_AT], plan[Args.MIXED_RECORD_STRIDE],
+            STORE if post_at != 0 else ADD, plan[Args.BRANCH_AT] if post_at != 0 else x_at, x_stride,
             layer[LayerField.OUT_BIAS_AT],
         )  # fmt: skip
         _residual_and_norm(
@@ -662,8 +671,8 @@ def run(plan, layers, parts, rows, units, ancestors, taps, eps, scale, thread):
         post_at = layer[LayerField.POST_MLP_NORM_AT]
         _product(
             plan, parts, stage + 8, num_rows, scratch, layer[LayerField.DOWN_FIRST], layer[LayerField.DOWN_PARTS],
-            plan[Plan.ACTED_AT], plan[Plan.ACTED_STRIDE], plan[Plan.ACTED_RECORDS_AT], plan[Plan.ACTED_RECORD_STRIDE],
-            STORE if post_at != 0 else ADD, plan[Plan.BRANCH_AT] if post_at != 0 else x_at, x_stride,
+            plan[Args.ACTED_AT], plan[Args.ACTED_STRIDE], plan[Args.ACTED_RECORDS_AT], plan[Args.ACTED_RECORD_STRIDE],
+            STORE if post_at != 0 else ADD, plan[Args.BRANCH_AT] if post_at != 0 else x_at, x_stride,
             layer[LayerField.DOWN_BIAS_AT],
         )  # fmt: skip
         stage += 9
@@ -673,14 +682,14 @@ def run(plan, layers, parts, rows, units, ancestors, taps, eps, scale, thread):
         rows,
         stage,
         post_at,
-        plan[Plan.FINAL_NORM_AT],
-        plan[Plan.HEAD_NEEDS],
-        taps[plan[Plan.NUM_LAYERS]],
+        plan[Args.FINAL_NORM_AT],
+        plan[Args.HEAD_NEEDS],
+        taps[plan[Args.NUM_LAYERS]],
         True,
     )
-    if plan[Plan.LOGIT_ROWS] > 0:
+    if plan[Args.LOGIT_ROWS] > 0:
         _product(
-            plan, parts, stage + 1, plan[Plan.LOGIT_ROWS], scratch, plan[Plan.HEAD_FIRST], plan[Plan.HEAD_PARTS],
+            plan, parts, stage + 1, plan[Args.LOGIT_ROWS], scratch, plan[Args.HEAD_FIRST], plan[Args.HEAD_PARTS],
             normed_at, x_stride, records_at, record_stride, STORE,
-            plan[Plan.LOGITS_AT], plan[Plan.LOGITS_STRIDE], 0,
+            plan[Args.LOGITS_AT], plan[Args.LOGITS_STRIDE], 0,
         )  # fmt: skip

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 
-from gamaneh.backends.compiled.assemble import Function
+from gamaneh.backends.compiled.assemble import IrFunction
 from gamaneh.backends.compiled.kernels import GROUP, TILE, X_NEGATIVE, X_RECORD, X_SCALE, X_SUM
 from gamaneh.backends.compiled.processor import Target
 
@@ -26,7 +26,7 @@ _MAGIC = 12582912.0
 _MAGIC_BITS = 0x4B400000
 
 
-def functions(target: Target) -> list[Function]:
+def functions(target: Target) -> list[IrFunction]:
     """Return every kernel of this module."""
     return [
         _quantise(target),
@@ -47,7 +47,7 @@ def wide(target: Target) -> int:
 class _Vectors:
     """Words for vectors of one target's width."""
 
-    def __init__(self, function: Function, target: Target) -> None:
+    def __init__(self, function: IrFunction, target: Target) -> None:
         self.f, self.width = function, target.width
         self.chunks = TILE // target.width
         self.floats, self.ints = f"<{self.width} x float>", f"<{self.width} x i32>"
@@ -129,7 +129,7 @@ class _Loop:
         carried: type and first value of each.
     """
 
-    def __init__(self, f: Function, name: str, first: str, last: str, carried: list[tuple[str, str]]) -> None:
+    def __init__(self, f: IrFunction, name: str, first: str, last: str, carried: list[tuple[str, str]]) -> None:
         name = f"loop_{name}"
         self.f, self.name, self.last = f, name, last
         before = f.block
@@ -168,12 +168,12 @@ def number(value: float) -> str:
     return f"0x{struct.unpack('<Q', struct.pack('<d', single))[0]:016X}"
 
 
-def _quantise(target: Target) -> Function:
+def _quantise(target: Target) -> IrFunction:
     """Round floats to int8 in groups of 32: `x`, records, number of groups.
 
     The largest magnitude is found among the bits, where NaN is above every number: it becomes the scale.
     """
-    f = Function("quantise", [("x", "ptr"), ("out", "ptr"), ("groups", "i64")])
+    f = IrFunction("quantise", [("x", "ptr"), ("out", "ptr"), ("groups", "i64")])
     v = _Vectors(f, target)
     chunks = GROUP // v.width
     loop = _Loop(f, "group", "0", "%groups", [])
@@ -214,13 +214,13 @@ def _quantise(target: Target) -> Function:
     return f
 
 
-def _norm(target: Target) -> Function:
+def _norm(target: Target) -> IrFunction:
     """Root-mean-square norm (Zhang & Sennrich 2019, eq. 4): `x`, weight, eps, length, groups of 32, output.
 
     Numbers behind the length, up to whole groups, must be zero.
     """
     params = [("x", "ptr"), ("w", "ptr"), ("eps", "float"), ("n", "float"), ("groups", "i64"), ("out", "ptr")]
-    f = Function("norm", params)
+    f = IrFunction("norm", params)
     v = _Vectors(f, target)
     chunks = GROUP // v.width
     loop = _Loop(f, "square", "0", "%groups", [(v.floats, "zeroinitializer")] * chunks)
@@ -244,13 +244,13 @@ def _norm(target: Target) -> Function:
     return f
 
 
-def _gate(target: Target, activation: str) -> Function:
+def _gate(target: Target, activation: str) -> IrFunction:
     """Activation of the gate times up: gate, up, output, groups of 32.
 
     Both activations are x / (1 + exp(-s)): s is x for silu, and for the tanh form of gelu
     (Hendrycks & Gimpel 2016) twice the argument of tanh.
     """
-    f = Function(f"gate_{activation}", [("g", "ptr"), ("u", "ptr"), ("out", "ptr"), ("groups", "i64")])
+    f = IrFunction(f"gate_{activation}", [("g", "ptr"), ("u", "ptr"), ("out", "ptr"), ("groups", "i64")])
     v = _Vectors(f, target)
     loop = _Loop(f, "group", "0", "%groups", [])
     at_bytes = f.op(f"mul i64 {loop.i}, {4 * GROUP}")
@@ -269,9 +269,9 @@ def _gate(target: Target, activation: str) -> Function:
     return f
 
 
-def _softmax(target: Target) -> Function:
+def _softmax(target: Target) -> IrFunction:
     """exp(row - largest) in place: row, its vectors of 16, where the sum goes. Unused lanes must hold -infinity."""
-    f = Function("softmax", [("row", "ptr"), ("vectors", "i64"), ("total", "ptr")])
+    f = IrFunction("softmax", [("row", "ptr"), ("vectors", "i64"), ("total", "ptr")])
     v = _Vectors(f, target)
     low = v.all_floats(float("-inf"))
     loop = _Loop(f, "top", "0", "%vectors", [(v.floats, low)] * v.chunks)
@@ -308,7 +308,7 @@ def _larger(v: _Vectors, a: str, b: str) -> str:
     return v.f.op(f"select <{v.width} x i1> {above}, {v.floats} {a}, {v.floats} {b}")
 
 
-def _scores(target: Target, queries: int) -> Function:
+def _scores(target: Target, queries: int) -> IrFunction:
     """Scores of queries against blocks of keys.
 
     Arguments: queries, bytes between them, keys of one head in block 0, table of blocks (int32), first and last + 1
@@ -320,7 +320,7 @@ def _scores(target: Target, queries: int) -> Function:
     """
     params = [("q", "ptr"), ("qs", "i64"), ("k", "ptr"), ("table", "ptr"), ("first", "i64"), ("last", "i64")]
     params += [("ks", "i64"), ("dim", "i64"), ("out", "ptr"), ("os", "i64"), ("v", "ptr"), ("vs", "i64")]
-    f = Function(f"scores_{queries}", params)
+    f = IrFunction(f"scores_{queries}", params)
     v = _Vectors(f, target)
     outer = _Loop(f, "block", "%first", "%last", [])
     entry = f.op(f"load i32, ptr {f.offset('%table', f.op(f'shl i64 {outer.i}, 2'))}, align 4")
@@ -363,7 +363,7 @@ def _scores(target: Target, queries: int) -> Function:
     return f
 
 
-def _mix(target: Target, queries: int, channels: int) -> Function:
+def _mix(target: Target, queries: int, channels: int) -> IrFunction:
     """Add weighted values to running sums, position by position.
 
     Arguments: weights of position 0, bytes between queries' weights, values of one head in block 0, table of blocks,
@@ -371,7 +371,7 @@ def _mix(target: Target, queries: int, channels: int) -> Function:
     """
     params = [("w", "ptr"), ("ws", "i64"), ("v", "ptr"), ("table", "ptr"), ("first", "i64"), ("last", "i64")]
     params += [("bs", "i64"), ("ps", "i64"), ("out", "ptr"), ("os", "i64")]
-    f = Function(f"mix_{queries}_{channels}", params)
+    f = IrFunction(f"mix_{queries}_{channels}", params)
     v = _Vectors(f, target)
     vectors = channels // v.width
     outs = ["%out"]
