@@ -22,7 +22,7 @@ from gamaneh.backends.compiled.jit import announce, code_folder
 from gamaneh.backends.compiled.kernels import Kind, product
 from gamaneh.backends.compiled.layout import Laid, aligned, lay_out
 from gamaneh.backends.compiled.pages import Pages
-from gamaneh.backends.compiled.step import LayerField, PartField, RowField, Args
+from gamaneh.backends.compiled.step import Args, LayerField, PartField, RowField
 from gamaneh.backends.compiled.vectors import BLOCK, NARROW, functions, wide
 from gamaneh.backends.compiled.workers import Workers, usable_cores
 from gamaneh.models.config import DecoderConfig
