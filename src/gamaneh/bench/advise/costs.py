@@ -6,9 +6,16 @@ from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from statistics import median
 
 import numpy as np
+
+from gamaneh.control.cost import CostModel
+from gamaneh.control.objective import Asked, round_seconds
+
+DRAFTER = "drafter"
+"""Name of the one proposer in a cost model of these measurements."""
 
 Cell = tuple[int, int]
 """Requests in the batch, and what else the seconds depend on: rows of drafts, or their depth."""
@@ -55,7 +62,7 @@ class Surface:
         return Surface({cell: _again(values, turns) for cell, values in self.cells.items()})
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Costs:
     """What the rounds of one proposer cost.
 
@@ -75,9 +82,22 @@ class Costs:
         return Costs(self.step)
 
     def round_seconds(self, batch: int, rows: int, depth: int) -> float:
-        """Seconds of a round of `batch` requests with `rows` candidates in all, the longest draft `depth` deep."""
-        drafting = self.draft.seconds(batch, depth) if self.draft is not None else 0.0
-        return self.step.seconds(batch, rows) + drafting
+        """Seconds of a round of `batch` requests with `rows` candidates in all, the longest draft `depth` deep.
+
+        By the controller's own objective: what is advised is what the engine reckons with.
+        """
+        return round_seconds(self.model, batch, batch + rows, [Asked(DRAFTER, depth, batch)] if depth else ())
+
+    @cached_property
+    def model(self) -> CostModel:
+        """The measurements as the controller's cost model."""
+        model = CostModel()
+        for (batch, rows), seconds in self.step.cells.items():
+            model.anchor_verify(batch + rows, median(seconds), batch=batch)
+        for (batch, depth), seconds in () if self.draft is None else self.draft.cells.items():
+            if depth:
+                model.anchor_draft(DRAFTER, depth, median(seconds), batch=batch)
+        return model
 
     def resampled(self, draws: np.random.Generator) -> Costs:
         """From measurements drawn again with replacement."""
