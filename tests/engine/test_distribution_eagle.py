@@ -22,7 +22,7 @@ from gamaneh.kv.placing import Placed
 from gamaneh.models.loading import LoadedModel
 from gamaneh.models.runner import DecoderRunner
 from gamaneh.options import EngineOptions, SamplingParams, SpeculationOptions
-from gamaneh.proposers import eagle_growth
+from gamaneh.proposers import tree
 from gamaneh.testing import TINY_CONFIGS, tiny_heads, tiny_model
 
 VOCAB, PROMPT, LENGTH, REQUESTS = 8, [3, 5, 1], 4, 1200
@@ -106,5 +106,5 @@ def test_trees_follow_the_target_as_well() -> None:
 @pytest.mark.parametrize("rule", ["rejection", "block"])
 def test_soft_probabilities_for_a_greedy_draft_are_found_out(rule: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The planted fault: the draft takes its best token, but the rule is told that it sampled."""
-    monkeypatch.setattr(eagle_growth, "likely", lambda row, scores, *_: [(0.0, int(scores.argmax()))])
+    monkeypatch.setattr(tree, "pick", lambda row, scores, position: int(scores.argmax()))
     assert min(p_values(engine_with("eagle", rule))) < 0.001
