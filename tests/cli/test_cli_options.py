@@ -1,6 +1,6 @@
 import pytest
 
-from gamaneh.cli.options import ModelChoice, ProposerChoice, SamplingChoice
+from gamaneh.cli.option_groups import ModelChoice, ProposerChoice, SamplingChoice
 from gamaneh.options import EngineOptions, SamplingParams, SpeculationOptions
 
 

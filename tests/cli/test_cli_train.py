@@ -17,7 +17,7 @@ from gamaneh.models import loading
 from gamaneh.models.loading import LoadedModel
 from gamaneh.testing import ByteTokenizer, tiny_model
 from gamaneh.train.data import read_examples
-from gamaneh.train.options import DataOptions, LoopOptions, StudentOptions
+from gamaneh.train.settings import DataOptions, LoopOptions, StudentOptions
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

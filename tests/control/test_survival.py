@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from gamaneh.control.survival import CAUTION, Source, SurvivalTracker
+from gamaneh.control.survival import CAUTION, DraftSource, SurvivalTracker
 
-DRAFTER = Source("drafter")
+DRAFTER = DraftSource("drafter")
 
 
 def taught(
@@ -57,16 +57,16 @@ def test_a_request_departs_from_its_pool() -> None:
 def test_grades_are_told_apart() -> None:
     tracker = taught(0)
     for _ in range(50):
-        tracker.observe(Source("drafter", 1), "old", 4, 4)
+        tracker.observe(DraftSource("drafter", 1), "old", 4, 4)
     assert tracker.survival(DRAFTER, "old", 1)[0] < 0.1
-    assert tracker.survival(Source("drafter", 1), "old", 1)[0] > 0.9
+    assert tracker.survival(DraftSource("drafter", 1), "old", 1)[0] > 0.9
     assert tracker.grades("drafter") == [0, 1]
 
 
 def test_a_grade_that_was_not_seen_starts_from_those_below() -> None:
     tracker = taught(4)
-    assert tracker.survival(Source("drafter", 2), "new", 1)[0] > 0.9
-    assert tracker.survival(Source("other", 2), "new", 1)[0] == pytest.approx(0.5)
+    assert tracker.survival(DraftSource("drafter", 2), "new", 1)[0] > 0.9
+    assert tracker.survival(DraftSource("other", 2), "new", 1)[0] == pytest.approx(0.5)
 
 
 def test_empty_drafts_say_nothing() -> None:
@@ -111,7 +111,7 @@ def test_what_was_measured_beforehand_is_where_survival_begins() -> None:
     tracker = SurvivalTracker()
     tracker.expect("drafter", [0.6, 0.3])
     assert tracker.survival(DRAFTER, "new", 3) == pytest.approx([0.6, 0.3, 0.15])
-    assert tracker.survival(Source("other"), "new", 1) == [0.5]
+    assert tracker.survival(DraftSource("other"), "new", 1) == [0.5]
 
 
 @pytest.mark.parametrize(("expected", "accepted", "seen"), [(0.9, 0, 0.0), (0.0, 4, 1.0)])

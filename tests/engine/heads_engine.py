@@ -15,7 +15,7 @@ from gamaneh.core import StepReport
 from gamaneh.engine.assembly import build_engine
 from gamaneh.engine.engine import Engine
 from gamaneh.heads.artifact import Artifact, mark_target, tensors_of
-from gamaneh.heads.registry import HEAD_KINDS
+from gamaneh.heads.kinds import HEAD_KINDS
 from gamaneh.heads.trainable import TrainBatch
 from gamaneh.kv import KVCache
 from gamaneh.kv.placing import Placed

@@ -14,7 +14,7 @@ import torch
 from conftest import run
 from heads_engine import PROMPTS, TEXT, expected, learned_heads, outputs, params_for, watch
 
-from gamaneh.control.survival import Source
+from gamaneh.control.survival import DraftSource
 from gamaneh.core import Use
 from gamaneh.engine.assembly import build_engine
 from gamaneh.engine.engine import Engine
@@ -78,7 +78,7 @@ def test_the_controller_begins_with_what_was_measured_of_the_heads(method: str) 
     assert artifact is not None
     known = replace(artifact, quality={"survival": {"all": [0.75, 0.25]}})
     acceptance = engine_for(method, own=known).steering.controller.survival
-    assert acceptance.survival(Source(known.kind), "new", 2) == pytest.approx([0.75, 0.25])
+    assert acceptance.survival(DraftSource(known.kind), "new", 2) == pytest.approx([0.75, 0.25])
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])

@@ -17,7 +17,7 @@ from gamaneh.core import AUTO, FinishReason, ReasonCode, StepReport
 from gamaneh.engine.engine import Engine
 from gamaneh.options import SamplingParams, SpeculationOptions
 from gamaneh.proposers.grammar import GrammarProposer
-from gamaneh.sampling.grammar import Frame, Grammar
+from gamaneh.sampling.grammar_mask import Frame, Grammar
 from gamaneh.testing import BYTE_VOCAB, EOS_ID, ByteTokenizer, ScriptedRunner, hashed, scripted_engine
 
 SCHEMA = {

@@ -13,7 +13,7 @@ import torch
 from conftest import run
 from heads_engine import PROMPTS, chains_only, engine_for, expected, learned_heads, outputs, params_for, watch
 
-from gamaneh.control.survival import Source
+from gamaneh.control.survival import DraftSource
 from gamaneh.heads.artifact import Artifact
 from gamaneh.options import SamplingParams
 from gamaneh.testing import TINY_CONFIGS, tiny_heads, tiny_model
@@ -55,7 +55,7 @@ def test_what_the_heads_know_is_accepted(method: str) -> None:
 def test_the_controller_begins_with_what_was_measured_of_the_heads(method: str) -> None:
     known = replace(heads(method), quality={"survival": {"all": [0.75, 0.25]}})
     acceptance = engine_for("llama", known).steering.controller.survival
-    assert acceptance.survival(Source(known.kind), "new", 2) == pytest.approx([0.75, 0.25])
+    assert acceptance.survival(DraftSource(known.kind), "new", 2) == pytest.approx([0.75, 0.25])
 
 
 @pytest.mark.parametrize("method", HEADS)

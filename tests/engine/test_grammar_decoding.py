@@ -18,7 +18,7 @@ from gamaneh.core import EMPTY_DRAFT, Draft, FinishReason, MaskSource, Needs, Re
 from gamaneh.engine.engine import Engine
 from gamaneh.errors import BadLogits, InvalidRequest
 from gamaneh.options import SamplingParams, SpeculationOptions
-from gamaneh.sampling.grammar import Frame, Grammar
+from gamaneh.sampling.grammar_mask import Frame, Grammar
 from gamaneh.testing import BYTE_VOCAB, EOS_ID, ByteTokenizer, ScriptedProposer, ScriptedRunner, hashed, scripted_engine
 
 SCHEMA = {

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from gamaneh.control.survival import Source, SurvivalTracker
+from gamaneh.control.survival import DraftSource, SurvivalTracker
 from gamaneh.engine.learned import PAUSE, Learned
 from gamaneh.testing import SimulatedClock
 
-DRAFTER = Source("drafter")
+DRAFTER = DraftSource("drafter")
 
 
 def taught(accepted: int) -> SurvivalTracker:

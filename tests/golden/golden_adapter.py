@@ -25,7 +25,7 @@ from gamaneh.engine.async_engine import AsyncEngine
 from gamaneh.heads.artifact import Artifact, load_artifact, mark_target
 from gamaneh.models.fetch import find
 from gamaneh.models.loading import LoadedModel, load
-from gamaneh.sampling.grammar import Grammar
+from gamaneh.sampling.grammar_mask import Grammar
 from gamaneh.server.access import KeyRing
 from gamaneh.server.app import build_app
 from gamaneh.server.server_options import ServerOptions

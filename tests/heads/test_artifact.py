@@ -29,8 +29,8 @@ from gamaneh.heads.artifact import (
     mark_target,
     save_artifact,
 )
+from gamaneh.heads.kinds import HEAD_KINDS
 from gamaneh.heads.locate import locate_heads, open_heads, shipped_heads
-from gamaneh.heads.registry import HEAD_KINDS
 from gamaneh.models.decoder import Decoder
 from gamaneh.models.loading import LoadedModel
 from gamaneh.testing import TINY_CONFIGS, tiny_heads, tiny_model, tiny_weights

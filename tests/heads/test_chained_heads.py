@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from gamaneh.heads.artifact import load_artifact, save_artifact
-from gamaneh.heads.registry import HEAD_KINDS
+from gamaneh.heads.kinds import HEAD_KINDS
 from gamaneh.heads.trainable import DraftHeads, TrainBatch
 from gamaneh.testing import TINY_CONFIGS, tiny_heads, tiny_model
 

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from gamaneh.errors import CorruptModel, InvalidOption
 from gamaneh.heads.artifact import Artifact, load_artifact, mark_target, save_artifact, tensors_of
-from gamaneh.heads.eagle import EagleHead, blank_eagle, load_eagle
+from gamaneh.heads.eagle_head import EagleHead, blank_eagle, load_eagle
 from gamaneh.heads.eagle_runner import EagleRunner
 from gamaneh.heads.eagle_shape import default_layers, eagle_shape
 from gamaneh.heads.level import Strand, build_level

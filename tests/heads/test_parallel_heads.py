@@ -12,8 +12,8 @@ from torch import Tensor
 
 from gamaneh.errors import CorruptModel, InvalidOption
 from gamaneh.heads.artifact import Artifact, load_artifact, mark_target, save_artifact
+from gamaneh.heads.kinds import HEAD_KINDS
 from gamaneh.heads.parallel import ParallelHeads
-from gamaneh.heads.registry import HEAD_KINDS
 from gamaneh.heads.trainable import TrainBatch
 from gamaneh.models.loading import LoadedModel
 from gamaneh.testing import TINY_CONFIGS, tiny_heads, tiny_model

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from gamaneh.engine.llm import LLM
 from gamaneh.errors import CorruptModel, ModelError, UnsupportedModel
-from gamaneh.heads.eagle import EagleHead, load_eagle
+from gamaneh.heads.eagle_head import EagleHead, load_eagle
 from gamaneh.heads.locate import check_heads, open_heads
 from gamaneh.heads.published import is_published, read_published
 from gamaneh.heads.trainable import TrainBatch

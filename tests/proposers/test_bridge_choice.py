@@ -10,9 +10,9 @@ from crossing import BYTES, row
 from gamaneh.errors import InvalidOption, TokenizerMismatch
 from gamaneh.models.loading import LoadedModel
 from gamaneh.proposers.bridge import Bridge, SameTokens, TokenGrowth
-from gamaneh.proposers.cross.choice import ENOUGH, EitherBridge, choose_bridge
+from gamaneh.proposers.cross.bridge_choice import ENOUGH, EitherBridge, choose_bridge
 from gamaneh.proposers.cross.text import TextBridge, TextGrowth
-from gamaneh.proposers.cross.vocabulary import VocabularyBridge
+from gamaneh.proposers.cross.vocabulary_bridge import VocabularyBridge
 from gamaneh.proposers.tree import Style
 from gamaneh.testing import PieceTokenizer, tiny_model
 

@@ -13,7 +13,7 @@ from torch import Tensor
 from gamaneh.core import EMPTY_DRAFT, ROOT, Draft, ProposalRow, Use
 from gamaneh.errors import BadLogits
 from gamaneh.heads.dense_cache import INITIAL_CAPACITY
-from gamaneh.heads.eagle import EagleHead, load_eagle
+from gamaneh.heads.eagle_head import EagleHead, load_eagle
 from gamaneh.heads.eagle_runner import EagleRunner
 from gamaneh.heads.trainable import TrainBatch
 from gamaneh.models.loading import LoadedModel

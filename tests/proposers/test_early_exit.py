@@ -13,7 +13,7 @@ from gamaneh.core import ProposalRow, Use
 from gamaneh.engine.assembly import build_engine
 from gamaneh.errors import CorruptModel, InvalidOption
 from gamaneh.heads.artifact import Artifact
-from gamaneh.heads.early_exit import ExitHead, blank_exit, load_exit
+from gamaneh.heads.exit_head import ExitHead, blank_exit, load_exit
 from gamaneh.heads.trainable import TrainBatch
 from gamaneh.kv import BlockPool, KVCache, KVManager
 from gamaneh.kv.placing import Placed

@@ -11,7 +11,7 @@ from gamaneh.core import Draft, ProposalRow, TokenMask
 from gamaneh.errors import BadLogits, InvalidOption
 from gamaneh.proposers import grammar, registry
 from gamaneh.proposers.grammar import GrammarProposer
-from gamaneh.sampling.grammar import Grammar
+from gamaneh.sampling.grammar_mask import Grammar
 from gamaneh.testing import ByteTokenizer, PieceTokenizer
 
 DOCUMENT = {"destination_city": "Shiraz", "days": 12, "window_seat": True}

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from gamaneh.core import ProposalRow, Use
-from gamaneh.heads.medusa import load_medusa
+from gamaneh.heads.medusa_heads import load_medusa
 from gamaneh.heads.parallel import ParallelHeads
 from gamaneh.options import SamplingParams
 from gamaneh.proposers.medusa import ParallelHeadsProposer

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from gamaneh.core import Draft, ProposalRow, Use
-from gamaneh.heads.mtp import ChainedHeads, load_chained
+from gamaneh.heads.mtp_heads import ChainedHeads, load_chained
 from gamaneh.heads.trainable import TrainBatch
 from gamaneh.options import SamplingParams
 from gamaneh.proposers.mtp import WINDOW, ChainedHeadsProposer

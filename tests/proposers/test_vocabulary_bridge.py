@@ -18,7 +18,7 @@ from crossing import (
     transcriber,
 )
 
-from gamaneh.proposers.cross.vocabulary import SharedTokens, VocabularyBridge
+from gamaneh.proposers.cross.vocabulary_bridge import SharedTokens, VocabularyBridge
 from gamaneh.proposers.tree import Style
 from gamaneh.testing import PieceTokenizer, hashed
 

@@ -11,7 +11,7 @@ from gamaneh.core import ProposalRow
 from gamaneh.models.gguf_file import GgufFile
 from gamaneh.models.tokenizer import Tokenizer
 from gamaneh.proposers.grammar import GrammarProposer
-from gamaneh.sampling.grammar import Grammar
+from gamaneh.sampling.grammar_mask import Grammar
 
 TRIP = {"destination_city": "Shiraz", "number_of_days": 12, "window_seat": True, "توضیح": "بی‌درنگ"}
 SCHEMA = {

@@ -13,8 +13,8 @@ from gamaneh.options import SamplingParams, SpeculationOptions
 from gamaneh.train.corpus import make_corpus
 from gamaneh.train.data import Example
 from gamaneh.train.heads import HeadsOrder, train_heads
-from gamaneh.train.options import DataOptions, LoopOptions
 from gamaneh.train.runs import Tick, Workshop, start_accelerator
+from gamaneh.train.settings import DataOptions, LoopOptions
 
 
 def silent(title: str) -> AbstractContextManager[Tick]:

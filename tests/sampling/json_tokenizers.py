@@ -8,7 +8,7 @@ from tokenizers.pre_tokenizers import ByteLevel
 
 from gamaneh.models.gguf_tokenizer import BYTE, CONTROL, backend_from_metadata
 from gamaneh.models.tokenizer import Tokenizer
-from gamaneh.sampling.grammar import SupportsBytes
+from gamaneh.sampling.grammar_mask import SupportsBytes
 from gamaneh.testing import ByteTokenizer
 
 NORMAL, USER_DEFINED = 1, 4

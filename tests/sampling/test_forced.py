@@ -10,7 +10,7 @@ import pytest
 from json_tokenizers import TOKENIZERS
 from jsonschema import validate
 
-from gamaneh.sampling.grammar import Frame, Grammar, GrammarMask, SupportsBytes
+from gamaneh.sampling.grammar_mask import Frame, Grammar, GrammarMask, SupportsBytes
 from gamaneh.testing import ByteTokenizer
 
 SCHEMA = {

@@ -17,7 +17,7 @@ from jsonschema import Draft202012Validator
 
 from gamaneh.errors import InvalidRequest
 from gamaneh.sampling.edits import TokenMask
-from gamaneh.sampling.grammar import Frame, Grammar, SupportsBytes
+from gamaneh.sampling.grammar_mask import Frame, Grammar, SupportsBytes
 from gamaneh.testing import ByteTokenizer
 
 SCHEMA = {

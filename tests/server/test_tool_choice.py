@@ -10,7 +10,7 @@ from jsonschema import validate
 from gamaneh.core import FinishReason, Request
 from gamaneh.errors import InvalidRequest
 from gamaneh.options import SamplingParams, SpeculationOptions
-from gamaneh.sampling.grammar import Grammar
+from gamaneh.sampling.grammar_mask import Grammar
 from gamaneh.server.answer_parser import AnswerParser, message
 from gamaneh.server.constraints import tool_grammar
 from gamaneh.testing import BYTE_VOCAB, EOS_ID, ByteTokenizer, ScriptedProposer, ScriptedRunner, hashed, scripted_engine

@@ -26,8 +26,8 @@ from gamaneh.train.distill.distill import distill
 from gamaneh.train.distill.lesson import DistillLesson, _chains
 from gamaneh.train.distill.student import cut_student, principal_components, scratch_student, spread
 from gamaneh.train.features import compute_features
-from gamaneh.train.options import DataOptions, LoopOptions, StudentOptions
 from gamaneh.train.samples import Sample
+from gamaneh.train.settings import DataOptions, LoopOptions, StudentOptions
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

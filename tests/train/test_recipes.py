@@ -8,12 +8,12 @@ from tiny_training import QUICK, Listener, byte_tokenizer, tiny_target
 
 from gamaneh.errors import GamanehError
 from gamaneh.heads.artifact import check_target, load_artifact
-from gamaneh.heads.registry import HEAD_KINDS
-from gamaneh.train.options import DataOptions
+from gamaneh.heads.kinds import HEAD_KINDS
 from gamaneh.train.recipes.measured import MEASURED
 from gamaneh.train.recipes.prompts import SHARES
-from gamaneh.train.recipes.recipe import DRAFT_MODEL, Recipe, follow
 from gamaneh.train.recipes.shipped import SHIPPED
+from gamaneh.train.recipes.training_recipe import DRAFT_MODEL, TrainingRecipe, follow
+from gamaneh.train.settings import DataOptions
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -74,7 +74,7 @@ def test_a_folder_in_use_is_refused_before_anything_is_answered(tmp_path: Path, 
 
 
 @pytest.mark.parametrize("recipe", [SHIPPED, MEASURED], ids=["shipped", "measured"])
-def test_a_recipe_takes_less_than_an_hour(recipe: Recipe) -> None:
+def test_a_recipe_takes_less_than_an_hour(recipe: TrainingRecipe) -> None:
     assert _minutes(recipe) <= 45
 
 
@@ -87,7 +87,7 @@ def test_times_can_be_scaled() -> None:
     assert _minutes(MEASURED.scaled(0.5)) == _minutes(MEASURED) / 2
 
 
-def _minutes(recipe: Recipe) -> float:
+def _minutes(recipe: TrainingRecipe) -> float:
     drafts = [] if recipe.draft_model is None else [recipe.draft_model.loop.minutes]
     limits = [recipe.data.answer_minutes, *(order.loop.minutes for order in recipe.orders), *drafts]
     return sum(limit for limit in limits if limit is not None)

@@ -11,7 +11,7 @@ from gamaneh.control.fallback import Ledger
 from gamaneh.engine.llm import LLM
 from gamaneh.errors import GamanehError, InvalidOption, ModelError
 from gamaneh.heads.artifact import load_artifact
-from gamaneh.heads.registry import HEAD_KINDS
+from gamaneh.heads.kinds import HEAD_KINDS
 from gamaneh.metrics.collector import SpeculationStats
 from gamaneh.options import SamplingParams, SpeculationOptions
 from gamaneh.testing import EOS_ID
@@ -19,7 +19,7 @@ from gamaneh.train import checkpoints, loop
 from gamaneh.train.corpus import Corpus, make_corpus
 from gamaneh.train.heads import HeadsOrder, train_heads
 from gamaneh.train.loop import learning_rate
-from gamaneh.train.options import DataOptions, LoopOptions
+from gamaneh.train.settings import DataOptions, LoopOptions
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

@@ -17,8 +17,8 @@ from gamaneh.models.tokenizer import Tokenizer
 from gamaneh.testing import EOS_ID, ByteTokenizer, tiny_model
 from gamaneh.train.corpus import Corpus, make_corpus
 from gamaneh.train.data import Example
-from gamaneh.train.options import DataOptions, LoopOptions
 from gamaneh.train.runs import Tick, Workshop, start_accelerator
+from gamaneh.train.settings import DataOptions, LoopOptions
 
 
 class PlainBytes(ByteTokenizer):

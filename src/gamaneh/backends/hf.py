@@ -111,7 +111,7 @@ def _longest(config: Any) -> int:
 
 
 @dataclass(slots=True)
-class _Cached:
+class _LibrarySequence:
     """One sequence in the library's cache.
 
     Args:
@@ -149,13 +149,13 @@ class HFBackend:
         self._parameters = inspect.signature(type(model).forward).parameters
         # The library renamed its parameter; a cache that the model did not take would be read anew each time.
         self._cache_name = next(name for name in ("cache", "past_key_values") if name in self._parameters)
-        self._sequences: dict[str, _Cached] = {}
+        self._sequences: dict[str, _LibrarySequence] = {}
 
     def admit(self, request_id: str, tokens: Sequence[int], *, prompt_len: int = 0, salt: str = "") -> int:
         """Take a sequence in. No prefix is ever found: the library's caches are not shared."""
         if request_id in self._sequences:
             raise ValueError(f"request_id must not be in use, got {request_id!r}")
-        self._sequences[request_id] = _Cached()
+        self._sequences[request_id] = _LibrarySequence()
         return 0
 
     def length(self, request_id: str) -> int:
@@ -232,7 +232,7 @@ class HFBackend:
     @torch.inference_mode()
     def time_rows(self, rows: int, clock: Callable[[], float]) -> float:
         started = clock()
-        self._read(_Cached(), [0] * rows, 0)
+        self._read(_LibrarySequence(), [0] * rows, 0)
         return clock() - started
 
     def memory_bytes(self) -> int:
@@ -245,7 +245,7 @@ class HFBackend:
             fed = self._fed(cached)
             assert fed is None or fed == cached.length, f"{request_id}: {fed} tokens cached, {cached.length} committed"
 
-    def _read(self, cached: _Cached, tokens: Sequence[int], start: int) -> Tensor:
+    def _read(self, cached: _LibrarySequence, tokens: Sequence[int], start: int) -> Tensor:
         """`[len(tokens), vocab]` logits; the tokens enter the cache.
 
         A state is continued by one token at a time: given more, the library begins anew.
@@ -256,7 +256,7 @@ class HFBackend:
             return self._forward(cached, tokens, start)
         return torch.cat([self._forward(cached, [token], start + at) for at, token in enumerate(tokens)])
 
-    def _forward(self, cached: _Cached, tokens: Sequence[int], start: int) -> Tensor:
+    def _forward(self, cached: _LibrarySequence, tokens: Sequence[int], start: int) -> Tensor:
         device = self.model.device
         keywords: dict[str, Any] = {self._cache_name: cached.cache}
         if "position_ids" in self._parameters:
@@ -265,7 +265,7 @@ class HFBackend:
         logits: Tensor = self.model(input_ids=ids, use_cache=True, **keywords).logits[0]
         return logits
 
-    def _fed(self, cached: _Cached) -> int | None:
+    def _fed(self, cached: _LibrarySequence) -> int | None:
         """Tokens that the cache says it holds; None where it does not tell."""
         return int(cached.cache.get_seq_length()) if _can_be_cut(cached.cache) else None
 

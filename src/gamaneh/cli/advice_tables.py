@@ -9,9 +9,9 @@ from rich.table import Table
 
 from gamaneh.bench.advise.advice import Advice, Ranked
 from gamaneh.bench.advise.language import Language
-from gamaneh.bench.advise.predict import Prediction
+from gamaneh.bench.advise.predict import SpeedPrediction
 from gamaneh.bench.advise.validate import FIXED_WAY, PLAIN_WAY, SERVED_WAY, Validation
-from gamaneh.bench.advise.verdict import Outcome, Verdict
+from gamaneh.bench.advise.verdict import AdviceVerdict, Outcome
 from gamaneh.bench.advise.whatif import Scenario
 from gamaneh.bench.advise.words import SENTENCES, STATUS, TITLES, say
 from gamaneh.bench.result import Interval
@@ -70,7 +70,7 @@ def _print(console: Console, table: Table) -> None:
     console.print()
 
 
-def _how(verdict: Verdict, language: Language) -> str:
+def _how(verdict: AdviceVerdict, language: Language) -> str:
     words = SENTENCES[language]
     return words["adapts"] if verdict.fixed_k is None else words["fixed"].format(k=verdict.fixed_k)
 
@@ -108,7 +108,7 @@ def _burdens(candidates: Sequence[Ranked]) -> Table:
     return table
 
 
-def _counts(found: Prediction) -> Iterable[str]:
+def _counts(found: SpeedPrediction) -> Iterable[str]:
     yield str(found.k)
     yield f"{found.acceptance_rate:.0%}"
     yield f"{found.tokens_per_round:.2f}"

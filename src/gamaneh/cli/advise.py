@@ -12,17 +12,17 @@ import typer
 
 from gamaneh.bench.advise.language import LANGUAGES, as_language
 from gamaneh.cli.command import command
-from gamaneh.cli.options import ChatFlag, JsonFlag, ModelChoice, Temperature, TopK, TopP
+from gamaneh.cli.option_groups import ChatFlag, JsonFlag, ModelChoice, Temperature, TopK, TopP
 from gamaneh.cli.terminal import count_bar, notices, output, print_json
 from gamaneh.errors import InvalidOption
 from gamaneh.options import SamplingParams
 
 if TYPE_CHECKING:
-    from gamaneh.bench.advise.advise import Keep, Question
-    from gamaneh.bench.advise.candidate import Parts
-    from gamaneh.bench.advise.measure import Effort
+    from gamaneh.bench.advise.advise_measure import Effort
+    from gamaneh.bench.advise.advisor import AdviceQuestion, Keep
+    from gamaneh.bench.advise.candidate import CandidateParts
     from gamaneh.bench.advise.recording import PlainRecording
-    from gamaneh.bench.advise.workload import Encode, Exchange
+    from gamaneh.bench.advise.workload import Encode, PromptAnswer
     from gamaneh.models.loading import LoadedModel
     from gamaneh.options import EngineOptions
 
@@ -143,9 +143,9 @@ def give_advice(
     spoken = as_language(language)
     check_writable("--out", out)
     check_writable("--record", record)
-    from gamaneh.bench.advise.advise import advise
-    from gamaneh.bench.advise.candidate import Workshop
-    from gamaneh.bench.advise.memory import free_bytes
+    from gamaneh.bench.advise.advisor import advise
+    from gamaneh.bench.advise.candidate import CandidateWorkshop
+    from gamaneh.bench.advise.memory_cost import free_bytes
     from gamaneh.bench.advise.workload import read_exchanges, spread
     from gamaneh.cli.advice_tables import show
     from gamaneh.models.loading import choose_device
@@ -156,7 +156,7 @@ def give_advice(
     options = _engine(model, workload.batches)
     target = load_target(model)
     question = _question(target, exchanges, model, workload, sampling, candidates, effort, free)
-    advice = advise(Workshop(target, options), question, _say, _recorder(record, exchanges))
+    advice = advise(CandidateWorkshop(target, options), question, _say, _recorder(record, exchanges))
     show(output(), advice, spoken)
     if out is not None:
         out.write_text(json.dumps(advice.to_json(), ensure_ascii=False, allow_nan=False) + "\n", encoding="utf-8")
@@ -199,7 +199,7 @@ def encoder(target: LoadedModel, chat: bool | None) -> Encode:
     return tokenizer.encode
 
 
-def _recorder(path: Path | None, exchanges: Sequence[Exchange]) -> Keep:
+def _recorder(path: Path | None, exchanges: Sequence[PromptAnswer]) -> Keep:
     """Writes the plain answers down beside their prompts."""
     from gamaneh.bench.advise.workload import write_traffic
 
@@ -213,7 +213,7 @@ def _recorder(path: Path | None, exchanges: Sequence[Exchange]) -> Keep:
 
 
 def _effort(quick: bool, largest_k: int | None) -> Effort:
-    from gamaneh.bench.advise.measure import QUICK, Effort
+    from gamaneh.bench.advise.advise_measure import QUICK, Effort
 
     usual = QUICK if quick else Effort()
     return usual if largest_k is None else replace(usual, largest_k=largest_k)
@@ -221,22 +221,22 @@ def _effort(quick: bool, largest_k: int | None) -> Effort:
 
 def _engine(model: ModelChoice, batches: Sequence[int]) -> EngineOptions:
     """Room for the largest batch with the largest drafts."""
-    from gamaneh.bench.advise.measure import MOST_NODES
+    from gamaneh.bench.advise.advise_measure import MOST_NODES
 
     return model.engine(max_batch=max(batches), step_tokens=max(STEP_TOKENS, max(batches) * (1 + MOST_NODES)))
 
 
 def _question(
     target: LoadedModel,
-    exchanges: Sequence[Exchange],
+    exchanges: Sequence[PromptAnswer],
     model: ModelChoice,
     workload: WorkloadChoice,
     sampling: SamplingForAdvice,
     candidates: CandidateChoice,
     effort: Effort,
     free: int,
-) -> Question:
-    from gamaneh.bench.advise.advise import Question
+) -> AdviceQuestion:
+    from gamaneh.bench.advise.advisor import AdviceQuestion
     from gamaneh.bench.advise.workload import Workload, as_requests
 
     requests = as_requests(
@@ -247,7 +247,7 @@ def _question(
         max_context=min(target.config.max_context, model.max_context or target.config.max_context),
     )
     own = workload.prompts is not None or workload.traffic is not None
-    return Question(
+    return AdviceQuestion(
         workload=Workload(requests, own=own, recorded=workload.traffic is not None),
         params=sampling.params(),
         batch=workload.concurrency or 1,
@@ -261,16 +261,16 @@ def _question(
     )
 
 
-def _parts(candidates: CandidateChoice) -> tuple[Parts, ...]:
+def _parts(candidates: CandidateChoice) -> tuple[CandidateParts, ...]:
     """Draft models of the catalogue that are missing are fetched first."""
-    from gamaneh.bench.advise.candidate import Parts
+    from gamaneh.bench.advise.candidate import CandidateParts
     from gamaneh.cli.session import file_or_name
     from gamaneh.models.loading import resolve
 
     for name in candidates.draft_model or ():
         resolve(file_or_name(name))
-    drafts = [Parts(draft_model=name) for name in candidates.draft_model or ()]
-    return (*drafts, *(Parts(heads=name) for name in candidates.heads or ()))
+    drafts = [CandidateParts(draft_model=name) for name in candidates.draft_model or ()]
+    return (*drafts, *(CandidateParts(heads=name) for name in candidates.heads or ()))
 
 
 def _serve(model: ModelChoice) -> tuple[str, ...]:

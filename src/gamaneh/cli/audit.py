@@ -11,7 +11,7 @@ import typer
 from rich.table import Table
 
 from gamaneh.cli.command import command
-from gamaneh.cli.options import ChatFlag, JsonFlag, ModelChoice, ProposerChoice, SamplingChoice
+from gamaneh.cli.option_groups import ChatFlag, JsonFlag, ModelChoice, ProposerChoice, SamplingChoice
 from gamaneh.cli.terminal import Tick, count_bar, output, print_json
 from gamaneh.errors import InvalidOption
 

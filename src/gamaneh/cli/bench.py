@@ -13,7 +13,7 @@ import typer
 from gamaneh.cli.bench_options import BenchServers, LoadChoice, Objectives, PromptChoice, ShortSampling, TargetChoice
 from gamaneh.cli.bench_table import report
 from gamaneh.cli.command import command
-from gamaneh.cli.options import JsonFlag, ProposerChoice
+from gamaneh.cli.option_groups import JsonFlag, ProposerChoice
 from gamaneh.cli.terminal import count_bar, notices, output, print_json
 from gamaneh.errors import InvalidOption
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import typer
 
-from gamaneh.cli.options import ModelChoice, SamplingChoice
+from gamaneh.cli.option_groups import ModelChoice, SamplingChoice
 from gamaneh.errors import InvalidOption
 
 if TYPE_CHECKING:

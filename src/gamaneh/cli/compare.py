@@ -13,7 +13,7 @@ from gamaneh.cli.bench import exit_early, interruptible
 from gamaneh.cli.bench_options import CorePrompts, ShortSampling
 from gamaneh.cli.bench_table import percent, sign, times
 from gamaneh.cli.command import command
-from gamaneh.cli.options import ChatFlag, JsonFlag, ModelChoice, ProposerChoice
+from gamaneh.cli.option_groups import ChatFlag, JsonFlag, ModelChoice, ProposerChoice
 from gamaneh.cli.terminal import count_bar, output, print_json
 from gamaneh.errors import InvalidOption
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from gamaneh.cli.command import command
-from gamaneh.cli.options import JsonFlag, ModelChoice, ProposerChoice, SamplingChoice
+from gamaneh.cli.option_groups import JsonFlag, ModelChoice, ProposerChoice, SamplingChoice
 from gamaneh.cli.terminal import count_bar, output, print_json
 
 if TYPE_CHECKING:

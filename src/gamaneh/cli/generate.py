@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from gamaneh.cli.command import command
-from gamaneh.cli.options import JsonFlag, ModelChoice, ProposerChoice, SamplingChoice
+from gamaneh.cli.option_groups import JsonFlag, ModelChoice, ProposerChoice, SamplingChoice
 from gamaneh.cli.terminal import notices, output, print_json, read_prompt
 from gamaneh.errors import GamanehError, InvalidOption
 

@@ -12,7 +12,7 @@ import typer
 from rich.table import Table
 
 from gamaneh.cli.command import command
-from gamaneh.cli.options import JsonFlag
+from gamaneh.cli.option_groups import JsonFlag
 from gamaneh.cli.terminal import output, print_json
 
 if TYPE_CHECKING:

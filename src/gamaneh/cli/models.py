@@ -7,7 +7,7 @@ from typing import Any
 from rich.table import Table
 
 from gamaneh.cli.command import command
-from gamaneh.cli.options import JsonFlag
+from gamaneh.cli.option_groups import JsonFlag
 from gamaneh.cli.pull import CacheFolder
 from gamaneh.cli.terminal import output, print_json
 from gamaneh.models.catalogue import Entry, entries

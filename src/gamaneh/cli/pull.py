@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from gamaneh.cli.command import command
-from gamaneh.cli.options import JsonFlag
+from gamaneh.cli.option_groups import JsonFlag
 from gamaneh.cli.terminal import byte_bar, print_json
 from gamaneh.models.catalogue import lookup
 from gamaneh.models.fetch import SOURCES, find, pull

@@ -12,7 +12,7 @@ import yaml
 
 from gamaneh import __version__
 from gamaneh.cli.command import command
-from gamaneh.cli.options import ModelChoice, ProposerChoice, option_for
+from gamaneh.cli.option_groups import ModelChoice, ProposerChoice, option_for
 from gamaneh.options import EngineOptions
 from gamaneh.server.server_options import LOG_LEVELS, ServerOptions
 

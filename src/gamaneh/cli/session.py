@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from gamaneh.backends.choose import load, open_for
-from gamaneh.cli.options import ModelChoice, ProposerChoice
+from gamaneh.cli.option_groups import ModelChoice, ProposerChoice
 from gamaneh.cli.pull import located
 from gamaneh.cli.terminal import count_bar
 from gamaneh.core import AUTO

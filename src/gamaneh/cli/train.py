@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from gamaneh.cli.command import command
-from gamaneh.cli.options import JsonFlag
+from gamaneh.cli.option_groups import JsonFlag
 from gamaneh.cli.refusal import Command
 from gamaneh.cli.terminal import print_json
 from gamaneh.cli.train_options import Fitting, HeadsChoice, StudentChoice, TrainingSet, is_first, open_workshop
@@ -105,6 +105,6 @@ def _tell(result: Mapping[str, Any], as_json: bool) -> None:
     if as_json:
         print_json(result)
         return
-    from gamaneh.train.survival import shown
+    from gamaneh.train.heads_survival import shown
 
     print(f"{next(iter(result.values()))}: {shown(result['quality'])}")

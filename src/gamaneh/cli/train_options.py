@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import typer
 
-from gamaneh.cli.options import option_for
+from gamaneh.cli.option_groups import option_for
 from gamaneh.cli.terminal import Tick, count_bar
 from gamaneh.errors import InvalidOption
 from gamaneh.options import WEIGHTS, Precision
-from gamaneh.train.options import DataOptions, LoopOptions, StudentOptions
+from gamaneh.train.settings import DataOptions, LoopOptions, StudentOptions
 
 if TYPE_CHECKING:
     from gamaneh.models.loading import LoadedModel

@@ -11,14 +11,14 @@ import typer
 
 from gamaneh.cli.advise import encoder, load_target
 from gamaneh.cli.command import command
-from gamaneh.cli.options import ChatFlag, JsonFlag, ModelChoice
+from gamaneh.cli.option_groups import ChatFlag, JsonFlag, ModelChoice
 from gamaneh.cli.terminal import notices, output, print_json
 from gamaneh.errors import GamanehError, InvalidOption
 
 if TYPE_CHECKING:
     from gamaneh.bench.advise.costs import Surface
     from gamaneh.bench.advise.whatif import Scenario
-    from gamaneh.bench.advise.workload import Request
+    from gamaneh.bench.advise.workload import WorkloadRequest
     from gamaneh.engine.llm import LLM
     from gamaneh.models.loading import LoadedModel
 
@@ -121,7 +121,7 @@ def _open(target: LoadedModel, draft_model: str | None, model: ModelChoice, meth
 def _replayed(
     llm: LLM,
     methods: Sequence[str],
-    requests: Sequence[Request],
+    requests: Sequence[WorkloadRequest],
     k: int,
     steps: Surface | None,
     batches: Sequence[int],
@@ -147,7 +147,7 @@ def _references(llm: LLM) -> Any:
 
 
 def _assumed(
-    requests: Sequence[Request],
+    requests: Sequence[WorkloadRequest],
     acceptance: Sequence[float],
     draft_cost: float,
     k: int,

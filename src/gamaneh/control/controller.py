@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 from gamaneh.control import reasons
 from gamaneh.control.budget import Budget
 from gamaneh.control.cost import CostModel
-from gamaneh.control.objective import Asked, Eligible, Offer, RoundEstimate, round_seconds, the_round
+from gamaneh.control.objective import AskedProposer, Eligible, Offer, RoundEstimate, round_seconds, the_round
 from gamaneh.control.router import Route
-from gamaneh.control.survival import CAUTION, Source, SurvivalTracker, bounded
+from gamaneh.control.survival import CAUTION, DraftSource, SurvivalTracker, bounded
 from gamaneh.core import EMPTY_DRAFT, PLAIN, Decision, Draft, ReasonCode, StepReport
 
 MARGIN = 1.02
@@ -112,7 +112,7 @@ class Controller:
             return
         request_id = report.request_id
         self.survival.observe(
-            Source(report.proposer, grade),
+            DraftSource(report.proposer, grade),
             request_id,
             report.decision,
             report.survived,
@@ -131,7 +131,7 @@ class Controller:
         for name in {report.proposer for report in drafted}:
             own = [report for report in drafted if report.proposer == name]
             lag = sum(self._lags.get(report.request_id, 0.0) for report in own)
-            asked.append(Asked(name, max(report.decision for report in own), len(own), lag))
+            asked.append(AskedProposer(name, max(report.decision for report in own), len(own), lag))
         rows = size + sum(report.drafted for report in reports)
         seconds = round_seconds(self.cost, size, rows, asked, context=context)
         plain = round_seconds(self.cost, size, size, context=context)
@@ -233,7 +233,7 @@ class Controller:
         return self._offer(request, route, draft.grade, length) if length else None
 
     def _offer(self, request: Eligible, route: Route, grade: int, length: int) -> Offer:
-        source = Source(route.proposer, grade)
+        source = DraftSource(route.proposer, grade)
         survival, spread = self.survival.estimate(source, request.request_id, length, kind=request.kind)
         lag = request.lag.get(route.proposer, 0)
         if lag:
@@ -256,7 +256,7 @@ class Controller:
             length = min(PROBE_LENGTH, plan.seen_length(request, route))
             if length and last >= 0 and self._probe_loss(plan.batch, route, length) > 1.0:
                 length = 1
-            again = self.survival.suspects(Source(route.proposer), request.request_id)
+            again = self.survival.suspects(DraftSource(route.proposer), request.request_id)
             loss = 0.0 if again else self._given_up(request, plan, route, length)
             if length and self.budget.probe_is_due(loss, route.proposer):
                 self.budget.probed(route.proposer, first=last < 0)
@@ -287,7 +287,7 @@ class Controller:
         batch, request_id = plan.batch, request.request_id
         lag = request.lag.get(route.proposer, 0)
         extra = batch.extra_seconds(route, length, lag, plan.rows) / batch.plain_seconds
-        survival, _ = self.survival.estimate(Source(route.proposer), request_id, length, kind=request.kind)
+        survival, _ = self.survival.estimate(DraftSource(route.proposer), request_id, length, kind=request.kind)
         loss = max(extra - sum(survival) / batch.batch, LEAST_LOSS * extra)
         if request_id in plan.lengths:
             loss += sum(plan.offers[request_id].survival[: plan.lengths[request_id]]) / batch.batch

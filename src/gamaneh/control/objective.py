@@ -29,7 +29,7 @@ TILE = 16
 """Rows that may cost what one costs: as many lengths of a batch may bring less before one brings more again."""
 
 
-class Asked(NamedTuple):
+class AskedProposer(NamedTuple):
     """Drafts of one proposer in a round: of which length at most, for how many requests, with how much to read."""
 
     proposer: str
@@ -38,14 +38,16 @@ class Asked(NamedTuple):
     lag: float = 0.0
 
 
-def round_seconds(cost: CostModel, batch: int, rows: int, asked: Sequence[Asked] = (), *, context: int = 0) -> float:
+def round_seconds(
+    cost: CostModel, batch: int, rows: int, asked: Sequence[AskedProposer] = (), *, context: int = 0
+) -> float:
     """Expected seconds of a round of `batch` requests with `rows` token rows in all, and of its drafts."""
     drafts = sum(cost.draft_seconds(each.proposer, each.length, batch=each.batch, lag=each.lag) for each in asked)
     return cost.verify_seconds(rows, batch=batch, context=context) + drafts
 
 
 def objective(
-    cost: CostModel, tokens: float, batch: int, rows: int, asked: Sequence[Asked] = (), *, context: int = 0
+    cost: CostModel, tokens: float, batch: int, rows: int, asked: Sequence[AskedProposer] = (), *, context: int = 0
 ) -> float:
     """Tokens per second of a round that emits `tokens`, all its requests together."""
     return tokens / round_seconds(cost, batch, rows, asked, context=context)

@@ -9,7 +9,7 @@ from typing import Literal
 from gamaneh.control.budget import INCOME
 from gamaneh.control.controller import Controller
 from gamaneh.control.fallback import Quarantine
-from gamaneh.control.survival import CAUTION, Source
+from gamaneh.control.survival import CAUTION, DraftSource
 from gamaneh.core import Decision, ReasonCode, ReasonDetails, StepReport
 
 State = Literal["ready", "quarantine", "probation"]
@@ -141,7 +141,7 @@ def _proposer(
         fault=quarantine.fault(name) or "",
         rounds_left=quarantine.rounds_left(name),
         failures={fault.value: count for (proposer, fault), count in quarantine.counts.items() if proposer == name},
-        survival=tuple(_survival(controller, Source(name, grade)) for grade in controller.survival.grades(name)),
+        survival=tuple(_survival(controller, DraftSource(name, grade)) for grade in controller.survival.grades(name)),
         draft_seconds=controller.cost.draft_points().get(name, {}),
         totals=replace(totals),
         memory_bytes=memory_bytes,
@@ -155,7 +155,7 @@ def _state(name: str, quarantine: Quarantine) -> State:
     return "probation" if quarantine.on_probation(name) else "ready"
 
 
-def _survival(controller: Controller, source: Source) -> SurvivalSnapshot:
+def _survival(controller: Controller, source: DraftSource) -> SurvivalSnapshot:
     tracker = controller.survival
     return SurvivalSnapshot(
         grade=source.grade,

@@ -79,7 +79,7 @@ Estimate = tuple[list[float], list[float]]
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class DraftSource:
     """What is learned about together: a proposer's drafts of one grade."""
 
     proposer: str
@@ -167,9 +167,9 @@ class SurvivalTracker:
     """Counts by source, by source and kind of request, and by source and request."""
 
     def __init__(self) -> None:
-        self._sources: dict[Source, PositionCounts] = {}
-        self._kinds: dict[tuple[Source, str], PositionCounts] = {}
-        self._requests: dict[str, dict[Source, RequestCounts]] = {}
+        self._sources: dict[DraftSource, PositionCounts] = {}
+        self._kinds: dict[tuple[DraftSource, str], PositionCounts] = {}
+        self._requests: dict[str, dict[DraftSource, RequestCounts]] = {}
         self._expected: dict[str, Sequence[float]] = {}
 
     def expect(self, proposer: str, survival: Sequence[float]) -> None:
@@ -180,7 +180,7 @@ class SurvivalTracker:
 
     def observe(
         self,
-        source: Source,
+        source: DraftSource,
         request_id: str,
         length: int,
         accepted: int,
@@ -212,14 +212,14 @@ class SurvivalTracker:
             else:
                 pool.add(length, accepted, POOL_FADE)
 
-    def _doubt_pools(self, source: Source, kind: str, kept: float) -> None:
+    def _doubt_pools(self, source: DraftSource, kind: str, kept: float) -> None:
         """The next request may be like this one."""
         for pool in (self._sources.get(source), self._kinds.get((source, kind))):
             if pool is not None:
                 pool.reached[:] = [each * kept for each in pool.reached]
                 pool.accepted[:] = [each * kept for each in pool.accepted]
 
-    def estimate(self, source: Source, request_id: str, length: int, *, kind: str = "") -> Estimate:
+    def estimate(self, source: DraftSource, request_id: str, length: int, *, kind: str = "") -> Estimate:
         """Estimated s_1 .. s_length: the chance that the first i candidates are all accepted.
 
         The errors of the positions' rates are those of Beta posteriors, and add up on the logarithmic scale
@@ -258,12 +258,12 @@ class SurvivalTracker:
         return survival, spread
 
     def survival(
-        self, source: Source, request_id: str, length: int, *, kind: str = "", caution: float = 0.0
+        self, source: DraftSource, request_id: str, length: int, *, kind: str = "", caution: float = 0.0
     ) -> list[float]:
         """The estimate, or with `caution` the bound that many standard deviations below, above where it is negative."""
         return bounded(self.estimate(source, request_id, length, kind=kind), caution)
 
-    def suspects(self, source: Source, request_id: str) -> bool:
+    def suspects(self, source: DraftSource, request_id: str) -> bool:
         """Whether the last draft of this request was accepted against expectation, which another one would tell of."""
         own = self._requests.get(request_id, {}).get(source)
         return own is not None and own.hopeful
@@ -278,7 +278,7 @@ class SurvivalTracker:
 
     def learned(self) -> list[dict[str, Any]]:
         """The pools as plain data, for `remember`."""
-        pools: Iterator[tuple[Source, str | None, PositionCounts]] = iter(
+        pools: Iterator[tuple[DraftSource, str | None, PositionCounts]] = iter(
             [
                 *((source, None, counts) for source, counts in self._sources.items()),
                 *((source, kind, counts) for (source, kind), counts in self._kinds.items()),
@@ -301,10 +301,10 @@ class SurvivalTracker:
         Raises:
             ValueError, TypeError, KeyError: that is no such data.
         """
-        found: dict[Source, PositionCounts] = {}
-        kinds: dict[tuple[Source, str], PositionCounts] = {}
+        found: dict[DraftSource, PositionCounts] = {}
+        kinds: dict[tuple[DraftSource, str], PositionCounts] = {}
         for entry in pools:
-            source = Source(str(entry["proposer"]), int(entry["grade"]))
+            source = DraftSource(str(entry["proposer"]), int(entry["grade"]))
             reached, accepted = [float(each) for each in entry["reached"]], [float(each) for each in entry["accepted"]]
             if len(reached) != len(accepted) or not all(
                 0 <= kept <= tried + 1e-2 < math.inf for kept, tried in zip(accepted, reached, strict=True)
@@ -318,9 +318,9 @@ class SurvivalTracker:
                 kinds[source, str(entry["kind"])] = counts
         self._sources, self._kinds = found, kinds
 
-    def _pools(self, source: Source) -> list[PositionCounts]:
+    def _pools(self, source: DraftSource) -> list[PositionCounts]:
         """Counts of the grades up to this one, the lowest first."""
-        lower = (Source(source.proposer, grade) for grade in range(source.grade))
+        lower = (DraftSource(source.proposer, grade) for grade in range(source.grade))
         return [self._sources[each] for each in (*lower, source) if each in self._sources]
 
 

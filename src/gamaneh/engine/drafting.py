@@ -39,7 +39,7 @@ class Consulted:
     longest: int = 0
 
 
-class Drafting:
+class Drafters:
     """Holds the proposers and keeps their failures away from the requests."""
 
     def __init__(

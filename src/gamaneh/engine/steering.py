@@ -12,7 +12,7 @@ from gamaneh.control.router import Features, Router
 from gamaneh.control.snapshot import SpeculationSnapshot, Totals, take_snapshot
 from gamaneh.control.survival import SurvivalTracker
 from gamaneh.core import Backend, Decision, Draft, FinishReason, Needs, Proposer, ReasonCode, StepReport
-from gamaneh.engine.drafting import Clock, Consulted, Drafting
+from gamaneh.engine.drafting import Clock, Consulted, Drafters
 from gamaneh.engine.learned import Learned
 from gamaneh.engine.sequence import SequenceState
 from gamaneh.engine.turn import Turn
@@ -37,7 +37,7 @@ class Steering:
         self._ledgers: dict[str, Ledger] = {}
         self._totals: dict[str, Totals] = {}
         self.router = Router(self.quarantine, self._needs)
-        self.drafting = Drafting(proposers, self.quarantine, vocab_size, clock)
+        self.drafting = Drafters(proposers, self.quarantine, vocab_size, clock)
         for name, proposer in proposers.items():
             self.register(name, proposer)
 

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from gamaneh.heads.borrowed import head_rows
 from gamaneh.heads.dense_cache import DenseCache
-from gamaneh.heads.eagle import EagleHead, fuse_input
+from gamaneh.heads.eagle_head import EagleHead, fuse_input
 from gamaneh.heads.level import Level
 from gamaneh.models.decoder import Decoder, Rotary, rotate
 from gamaneh.models.linear import Linear, make_linear

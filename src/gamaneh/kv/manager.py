@@ -9,7 +9,7 @@ from typing import Protocol
 
 from gamaneh.errors import OutOfMemory
 from gamaneh.kv.pool import BlockPool
-from gamaneh.kv.prefix import PrefixCursor
+from gamaneh.kv.prefix_tree import PrefixCursor
 from gamaneh.kv.table import BlockTable
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gamaneh.errors import OutOfMemory
 from gamaneh.kv.extents import FreeExtents
-from gamaneh.kv.prefix import PrefixNode, PrefixTree
+from gamaneh.kv.prefix_tree import PrefixNode, PrefixTree
 
 TRASH_BLOCK = 0
 """Padding rows write to and read from the slots of this block; it is never handed out."""

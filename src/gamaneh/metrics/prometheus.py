@@ -29,7 +29,7 @@ class Failures(Protocol):
     def counts(self) -> FailureCounts: ...
 
 
-class Observable(Protocol):
+class CountedEngine(Protocol):
     """An engine that tells what it does."""
 
     observers: list[Callable[[StepReport], None]]
@@ -58,7 +58,7 @@ class PrometheusMetrics:
         self._requests = RequestSeries(self.registry)
         self._state = StateSeries(self.registry)
 
-    def attach(self, engine: Observable) -> None:
+    def attach(self, engine: CountedEngine) -> None:
         """Observe everything that `engine` does from now on."""
         engine.observers.append(self.observe_step)
         engine.batch_observers.append(self.observe_batch)

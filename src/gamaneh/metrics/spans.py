@@ -23,7 +23,7 @@ from opentelemetry.util.types import AttributeValue
 from gamaneh.core import FinishReason, ReasonCode, StepReport
 from gamaneh.metrics.collector import SpeculationStats
 from gamaneh.metrics.timeline import RequestTimeline
-from gamaneh.metrics.tracing import Observable
+from gamaneh.metrics.tracing import TracedEngine
 from gamaneh.options import SamplingParams
 
 ENDPOINTS = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
@@ -76,7 +76,7 @@ class SpanTracing:
         self._records: dict[str, _Record] = {}
         self._lock = threading.Lock()
 
-    def attach(self, engine: Observable) -> None:
+    def attach(self, engine: TracedEngine) -> None:
         """Trace the requests that `engine` serves from now on."""
         engine.observers.append(self.observe_step)
         engine.request_observers.append(self.observe_request)

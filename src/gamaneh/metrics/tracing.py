@@ -10,7 +10,7 @@ from gamaneh.metrics.timeline import RequestTimeline
 from gamaneh.options import SamplingParams
 
 
-class Observable(Protocol):
+class TracedEngine(Protocol):
     """An engine that tells what it does to each request."""
 
     observers: list[Callable[[StepReport], None]]
@@ -20,7 +20,7 @@ class Observable(Protocol):
 class Tracing(Protocol):
     """Turns what is told about requests into spans."""
 
-    def attach(self, engine: Observable) -> None:
+    def attach(self, engine: TracedEngine) -> None:
         """Trace the requests that `engine` serves from now on."""
         ...
 
@@ -43,7 +43,7 @@ class Tracing(Protocol):
 class NoTracing:
     """Traces nothing and costs nothing."""
 
-    def attach(self, engine: Observable) -> None:
+    def attach(self, engine: TracedEngine) -> None:
         """Leave the engine alone."""
 
     def begin(

@@ -66,7 +66,7 @@ class WeightSource(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class _Entry:
+class _ShardEntry:
     """A tensor of a safetensors file: its type there, its shape, and its bytes, counted from the start of the file."""
 
     kind: str
@@ -85,7 +85,7 @@ class SafetensorsWeights:
 
     def __init__(self, folder: Path) -> None:
         self._data: dict[str, Bytes] = {}
-        self._entries: dict[str, _Entry] = {}
+        self._entries: dict[str, _ShardEntry] = {}
         for path in _files(folder):
             data, entries = _mapped(path)
             twice = sorted(self._entries.keys() & entries.keys())
@@ -146,7 +146,7 @@ def expand_into(out: Tensor, stored: StoredTensor) -> None:
         out.copy_(whole)
 
 
-def _mapped(path: Path) -> tuple[Bytes, dict[str, _Entry]]:
+def _mapped(path: Path) -> tuple[Bytes, dict[str, _ShardEntry]]:
     """The bytes of a file and the table of its tensors; the library checks that the table fits the file."""
     try:
         with safe_open(path, framework="pt"):
@@ -157,7 +157,7 @@ def _mapped(path: Path) -> tuple[Bytes, dict[str, _Entry]]:
     header = json.loads(data[8 : 8 + length].tobytes())
     base = 8 + length
     entries = {
-        name: _Entry(entry["dtype"], tuple(entry["shape"]), *(base + at for at in entry["data_offsets"]))
+        name: _ShardEntry(entry["dtype"], tuple(entry["shape"]), *(base + at for at in entry["data_offsets"]))
         for name, entry in header.items()
         if name != "__metadata__"
     }

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from gamaneh.core import Draft, ProposalRow
-from gamaneh.proposers.draft_reader import DraftReader, Reading
+from gamaneh.proposers.draft_reader import DraftReader, DraftReading
 from gamaneh.proposers.tree import Style, TreeBuilder
 
 
@@ -23,7 +23,7 @@ class Growth(Protocol):
         """Whether it can use more logits."""
         ...
 
-    def reading(self) -> Reading:
+    def reading(self) -> DraftReading:
         """What the draft model has to read so that the draft grows."""
         ...
 
@@ -95,7 +95,7 @@ class Beginning:
         context: its tokens in the draft model's ids.
         token_map: from one vocabulary to the other.
         style: the form of the draft.
-        unchanged: how many tokens of `context` are as they were, as in `Reading`.
+        unchanged: how many tokens of `context` are as they were, as in `DraftReading`.
     """
 
     row: ProposalRow
@@ -116,15 +116,15 @@ class TokenGrowth:
     def is_open(self) -> bool:
         return self.builder.is_open
 
-    def reading(self) -> Reading:
+    def reading(self) -> DraftReading:
         """A chain is read on from where it was; of a tree, the nodes that branch behind those that lead to them."""
         begin, builder = self._beginning, self.builder
         to_draft = begin.token_map.to_draft
         if builder.width == 1:
             drafted = [to_draft(token) for token in builder.tokens]
-            return Reading(begin.row.request_id, begin.context, drafted, unchanged=begin.unchanged)
+            return DraftReading(begin.row.request_id, begin.context, drafted, unchanged=begin.unchanged)
         nodes, parents = builder.stem()
-        return Reading(
+        return DraftReading(
             begin.row.request_id,
             begin.context,
             nodes=[to_draft(builder.tokens[node]) for node in nodes],

@@ -31,7 +31,7 @@ SHORTEST = 2
 
 
 @dataclass(frozen=True, slots=True)
-class Match:
+class EndingMatch:
     """Where a tree knows the end of a text.
 
     Args:
@@ -96,7 +96,7 @@ class ContextTree:
         borders = [at for at, token in enumerate(self._tokens) if token == BORDER]
         return (self._tokens[start + 1 : end] for start, end in pairwise([*borders, len(self._tokens)]))
 
-    def match(self, text: Sequence[int]) -> Match | None:
+    def match(self, text: Sequence[int]) -> EndingMatch | None:
         """The longest ending of `text` that is known, and its most frequent continuation; None where it is too short.
 
         Of equally frequent continuations the one that was seen last is taken.
@@ -104,7 +104,7 @@ class ContextTree:
         node, _ = self._deepest(text)
         return self._match(node, text)
 
-    def follow(self, match: Match, text: Sequence[int], length: int, least_share: float) -> list[int]:
+    def follow(self, match: EndingMatch, text: Sequence[int], length: int, least_share: float) -> list[int]:
         """Up to `length` tokens that are expected after `text`, whose `match` this is.
 
         Each one is the most frequent continuation of the longest context that is known. The place that the last
@@ -127,10 +127,10 @@ class ContextTree:
                 place, known, share = better.place, better.size, share * better.share
         return drafted
 
-    def _match(self, node: int, text: Sequence[int]) -> Match | None:
+    def _match(self, node: int, text: Sequence[int]) -> EndingMatch | None:
         """What a node says about the end of `text`, which its context is."""
         size = 0 if node == _ROOT else self._agreeing(self._place[node], text)
-        return Match(size, self._place[node], self._most[node] / self._count[node]) if size >= SHORTEST else None
+        return EndingMatch(size, self._place[node], self._most[node] / self._count[node]) if size >= SHORTEST else None
 
     def _learn(self, end: int) -> None:
         """Count the token at `end` as a continuation of the contexts before it."""

@@ -8,7 +8,7 @@ from gamaneh.checks import one_of
 from gamaneh.core import EMPTY_DRAFT, Backend, Draft, Needs, ProposalRow, Proposer
 from gamaneh.errors import InvalidOption
 from gamaneh.proposers.bridge import Bridge, SameTokens, grow
-from gamaneh.proposers.cross.choice import BRIDGES, choose_bridge
+from gamaneh.proposers.cross.bridge_choice import BRIDGES, choose_bridge
 from gamaneh.proposers.distilled import expected_survival
 from gamaneh.proposers.draft_reader import DraftReader
 from gamaneh.proposers.recipe import Ingredients, ProposerOption, Recipe

@@ -15,7 +15,7 @@ CHUNK = 256
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class DraftReading:
     """What the draft model is to know of one request, in its own tokens.
 
     Args:
@@ -66,7 +66,7 @@ class DraftReader:
         self.backend = backend
         self._cached: dict[str, _Cached] = {}
 
-    def begin(self, reading: Reading) -> None:
+    def begin(self, reading: DraftReading) -> None:
         """Bring the cache back to what it shares with the request's tokens; the last one stays pending."""
         request_id, context = reading.request_id, reading.context
         if request_id not in self._cached:
@@ -80,12 +80,12 @@ class DraftReader:
             del cached.tokens[shared:]
         cached.agreed = shared
 
-    def has_room(self, reading: Reading) -> bool:
+    def has_room(self, reading: DraftReading) -> bool:
         """Whether context and cache of the draft model have room for all of it, which is then reserved."""
         inside = reading.length + len(reading.nodes) < self.backend.caps.max_context
         return inside and self._reserve(reading)
 
-    def read(self, readings: Sequence[Reading]) -> list[Tensor]:
+    def read(self, readings: Sequence[DraftReading]) -> list[Tensor]:
         """Placed what is pending, all requests in one forward; `[logit_rows, vocab]` of each one's last rows.
 
         Whoever lacks more than `CHUNK` tokens catches up first.
@@ -109,15 +109,15 @@ class DraftReader:
         """Weights and cache."""
         return self.backend.memory_bytes()
 
-    def _num_pending(self, reading: Reading) -> int:
+    def _num_pending(self, reading: DraftReading) -> int:
         return reading.length - len(self._cached[reading.request_id].tokens)
 
-    def _reserve(self, reading: Reading) -> bool:
+    def _reserve(self, reading: DraftReading) -> bool:
         return self.backend.reserve(reading.request_id, self._num_pending(reading) + len(reading.nodes))
 
     def _feed(
         self,
-        reading: Reading,
+        reading: DraftReading,
         count: int,
         nodes: Sequence[int] = (),
         parents: tuple[int, ...] = (),

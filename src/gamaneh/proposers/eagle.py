@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from gamaneh.core import EMPTY_DRAFT, ROOT, Draft, Needs, ProposalRow, Proposer
-from gamaneh.heads.eagle import load_eagle
+from gamaneh.heads.eagle_head import load_eagle
 from gamaneh.heads.eagle_runner import EagleRunner
 from gamaneh.heads.level import Level, Strand, build_level
 from gamaneh.proposers.recipe import Ingredients, Recipe
@@ -24,7 +24,7 @@ WINDOW = 512
 
 
 @dataclass(slots=True)
-class _Cached:
+class _EagleSequence:
     """What the cache holds of one request: the tokens from `first` on, `length` of them, in a row of their own.
 
     The row of token t was computed from the target's hidden states of token t. Rows of a draft stand behind them
@@ -50,7 +50,7 @@ class _Branch:
     """
 
     growth: TreeBuilder
-    cached: _Cached
+    cached: _EagleSequence
     places: dict[int, int]
 
     @property
@@ -101,7 +101,7 @@ class EagleProposer(Proposer):
             expected_survival=expected,
         )
         self._vocabulary = DraftVocabulary(runner.draft_ids, vocab_size)
-        self._cached: dict[str, _Cached] = {}
+        self._cached: dict[str, _EagleSequence] = {}
 
     def propose(self, rows: Sequence[ProposalRow]) -> list[Draft]:
         """One draft per row; empty where no hidden state of the request is known."""
@@ -124,7 +124,7 @@ class EagleProposer(Proposer):
         """Bring the request's cache into line with the hidden states that are known."""
         assert row.hidden is not None, f"{row.request_id} has no hidden states"
         if row.request_id not in self._cached:
-            self._cached[row.request_id] = _Cached(self.runner.cache.take(), 0, 0)
+            self._cached[row.request_id] = _EagleSequence(self.runner.cache.take(), 0, 0)
         cached, last = self._cached[row.request_id], len(row.tokens) - 1
         window = last - len(row.hidden)
         if cached.end < window:

@@ -13,7 +13,7 @@ from torch import Tensor
 from gamaneh.core import Backend
 from gamaneh.errors import InvalidOption
 from gamaneh.heads.artifact import Artifact
-from gamaneh.heads.early_exit import ExitHead, load_exit
+from gamaneh.heads.exit_head import ExitHead, load_exit
 from gamaneh.kv.cache import KVCache
 from gamaneh.kv.placing import Placed
 from gamaneh.models.loading import LoadedModel

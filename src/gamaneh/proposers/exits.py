@@ -11,7 +11,7 @@ from torch import Tensor
 
 from gamaneh.core import Backend, Feed
 from gamaneh.heads.borrowed import head_rows
-from gamaneh.heads.early_exit import ExitHead
+from gamaneh.heads.exit_head import ExitHead
 from gamaneh.models.decoder import Decoder
 from gamaneh.models.linear import make_linear
 from gamaneh.proposers.vocabulary import DraftVocabulary

@@ -11,7 +11,7 @@ from gamaneh.proposers.blanks import Blanks
 from gamaneh.proposers.cross.spelling import Speller, SupportsSpelling
 from gamaneh.proposers.cross.text import end_of_text, spell_behind
 from gamaneh.proposers.recipe import Ingredients, Recipe
-from gamaneh.sampling.grammar import grammars_are_there
+from gamaneh.sampling.grammar_mask import grammars_are_there
 
 TOKEN_BYTES = 8
 """Bytes of forced text that are looked for, per token of the draft."""

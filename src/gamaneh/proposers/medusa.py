@@ -9,7 +9,7 @@ from torch import Tensor
 
 from gamaneh.core import EMPTY_DRAFT, Draft, Needs, ProposalRow, Proposer
 from gamaneh.heads.artifact import Artifact
-from gamaneh.heads.medusa import load_medusa
+from gamaneh.heads.medusa_heads import load_medusa
 from gamaneh.heads.parallel import ParallelHeads
 from gamaneh.proposers.recipe import Ingredients, Recipe
 from gamaneh.proposers.tree import DRAFT_BRANCHING, TreeBuilder, static_tree

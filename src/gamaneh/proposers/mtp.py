@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from gamaneh.core import EMPTY_DRAFT, Draft, Needs, ProposalRow, Proposer
-from gamaneh.heads.mtp import ChainedHeads, load_chained, load_parallel
+from gamaneh.heads.mtp_heads import ChainedHeads, load_chained, load_parallel
 from gamaneh.kv.cache import KVCache
 from gamaneh.kv.manager import KVManager
 from gamaneh.kv.placing import Placed

@@ -25,7 +25,7 @@ from gamaneh.server.api_errors import ApiError, answer_api_error, answer_http_er
 from gamaneh.server.exchange import exchange
 from gamaneh.server.playground import routes as page_routes
 from gamaneh.server.schemas import shown_value
-from gamaneh.server.service import Route, Service
+from gamaneh.server.service import ApiRoute, Service
 from gamaneh.server.tokenizing import Tokenizing
 from gamaneh.server.watch import REQUEST_ID, Watch, hosts_of
 
@@ -62,8 +62,8 @@ def _origins(allowed: Sequence[str]) -> Iterator[Middleware]:
 
 def _answering(service: Service) -> Iterator[HttpRoute]:
     preparation = service.preparation
-    chat = Route("/v1/chat/completions", "chatcmpl", "chat", preparation.chat, {"prompt": "messages", **_NAMES})
-    completion = Route("/v1/completions", "cmpl", "text_completion", preparation.completion, _NAMES)
+    chat = ApiRoute("/v1/chat/completions", "chatcmpl", "chat", preparation.chat, {"prompt": "messages", **_NAMES})
+    completion = ApiRoute("/v1/completions", "cmpl", "text_completion", preparation.completion, _NAMES)
     for route in (chat, completion):
         yield HttpRoute(route.path, partial(exchange, service, route), methods=["POST"])
 

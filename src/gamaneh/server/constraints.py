@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from gamaneh.errors import InvalidRequest
-from gamaneh.sampling.grammar import Frame, Grammar, Schema, SupportsBytes
+from gamaneh.sampling.grammar_mask import Frame, Grammar, Schema, SupportsBytes
 from gamaneh.server.answer_parser import CALL, CALL_END, THINK_END
 from gamaneh.server.api_errors import invalid
 from gamaneh.server.schema_edits import closed, moved

@@ -22,7 +22,7 @@ from gamaneh.server.choice import Choice, Delta
 from gamaneh.server.explain import approximation, output_tokens_of, speculation_metrics, usage_of
 from gamaneh.server.logs import log
 from gamaneh.server.prepare import Prepared
-from gamaneh.server.service import Route, Service
+from gamaneh.server.service import ApiRoute, Service
 from gamaneh.server.sse import EventStream, until_disconnect
 from gamaneh.server.watch import Passage, passage_of
 
@@ -33,7 +33,7 @@ CLIENT_GONE = 499
 """Status that is logged when nobody was there any more to read one."""
 
 
-async def exchange(service: Service, route: Route, request: Request) -> Response:
+async def exchange(service: Service, route: ApiRoute, request: Request) -> Response:
     """Answer one request.
 
     Raises:
@@ -56,7 +56,7 @@ async def exchange(service: Service, route: Route, request: Request) -> Response
 class Exchange:
     """One request on its way; `close` must be called once, whatever happens."""
 
-    def __init__(self, service: Service, route: Route, client: Client, ticket: Ticket, passage: Passage) -> None:
+    def __init__(self, service: Service, route: ApiRoute, client: Client, ticket: Ticket, passage: Passage) -> None:
         self.service, self.route, self.client, self.ticket = service, route, client, ticket
         self.passage = passage
         self.name = f"{route.prefix}-{uuid.uuid4().hex}"

@@ -9,7 +9,7 @@ from typing import Any, Protocol, TypeVar
 from gamaneh.engine.async_engine import AsyncEngine
 from gamaneh.errors import InvalidRequest
 from gamaneh.options import SpeculationOptions
-from gamaneh.sampling.grammar import SupportsBytes
+from gamaneh.sampling.grammar_mask import SupportsBytes
 from gamaneh.server.access import Client
 from gamaneh.server.answer_parser import opens_reasoning
 from gamaneh.server.api_errors import ApiError, from_invalid_request, invalid

@@ -63,7 +63,7 @@ def _metrics(engine: AsyncEngine) -> PrometheusMetrics:
 
 
 @dataclass(frozen=True, slots=True)
-class Route:
+class ApiRoute:
     """One way to ask for answers.
 
     Args:

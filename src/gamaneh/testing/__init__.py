@@ -4,7 +4,6 @@ A *scripted* target has a table in place of a network; a *tiny* decoder is a rea
 random weights. Both need no download and answer in milliseconds.
 """
 
-from gamaneh.testing.heads import tiny_heads
 from gamaneh.testing.scripted import (
     Script,
     ScriptedProposer,
@@ -17,6 +16,7 @@ from gamaneh.testing.scripted import (
 )
 from gamaneh.testing.simulated import SimulatedClock, TimedProposer, TimedRunner
 from gamaneh.testing.tiny import TINY_CONFIGS, tiny_decoder, tiny_model, tiny_weights
+from gamaneh.testing.tiny_heads import tiny_heads
 from gamaneh.testing.tokens import BOS_ID, BYTE_VOCAB, EOS_ID, PAD_ID, ByteTokenizer, PieceTokenizer
 
 __all__ = [

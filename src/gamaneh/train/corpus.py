@@ -10,9 +10,9 @@ from gamaneh.models.loading import LoadedModel
 from gamaneh.train.answers import AnswerPlan, answer_questions
 from gamaneh.train.data import Example
 from gamaneh.train.features import FeatureStore, compute_features
-from gamaneh.train.options import DataOptions
 from gamaneh.train.runs import Workshop
 from gamaneh.train.samples import Sample, answered, finished_samples, questions, split_held_out
+from gamaneh.train.settings import DataOptions
 
 ANSWERS = "answers.jsonl"
 

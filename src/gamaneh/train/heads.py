@@ -12,19 +12,19 @@ from torch import Tensor
 
 from gamaneh.errors import InvalidOption
 from gamaneh.heads.artifact import Artifact, check_heads_place, mark_target, save_artifact, tensors_of
-from gamaneh.heads.registry import HEAD_KINDS
+from gamaneh.heads.kinds import HEAD_KINDS
 from gamaneh.heads.trainable import DraftHeads, TrainBatch
 from gamaneh.models.loading import LoadedModel
 from gamaneh.train.batches import make_batches
 from gamaneh.train.corpus import Corpus, corpus_features
+from gamaneh.train.draft_vocabulary import coverage, frequent_tokens
 from gamaneh.train.features import FeatureBatch, FeatureStore
+from gamaneh.train.heads_survival import Figures, add_rounds, score_rows
 from gamaneh.train.loop import Lesson, Loop
 from gamaneh.train.losses import Pairs, TargetProbs, draft_loss
-from gamaneh.train.options import LoopOptions
 from gamaneh.train.provenance import describe_course, provenance
 from gamaneh.train.runs import Say, Workshop, run_key
-from gamaneh.train.survival import Figures, add_rounds, score_rows
-from gamaneh.train.vocabulary import coverage, frequent_tokens
+from gamaneh.train.settings import LoopOptions
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,9 +16,9 @@ from torch.optim import AdamW, Optimizer
 from gamaneh.errors import GamanehError
 from gamaneh.train.batches import epoch_order
 from gamaneh.train.checkpoints import Checkpoints, Course
-from gamaneh.train.options import LoopOptions
+from gamaneh.train.heads_survival import Figures, shown
 from gamaneh.train.runs import Say, Tick
-from gamaneh.train.survival import Figures, shown
+from gamaneh.train.settings import LoopOptions
 
 LARGEST_GRADIENT = 1.0
 """Norm to which gradients are cut."""

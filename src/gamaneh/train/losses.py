@@ -11,7 +11,7 @@ from torch import Tensor
 
 from gamaneh.heads.borrowed import head_rows
 from gamaneh.models.decoder import Decoder
-from gamaneh.train.options import Divergence
+from gamaneh.train.settings import Divergence
 
 ROWS_AT_ONCE = 64
 """Rows of a loss that are worked on at a time."""

@@ -13,8 +13,8 @@ from typing import Any
 
 from gamaneh.heads.artifact import Provenance
 from gamaneh.origin import git, installed_version
-from gamaneh.train.options import LoopOptions
 from gamaneh.train.samples import Sample
+from gamaneh.train.settings import LoopOptions
 
 PACKAGES = ("gamaneh", "torch", "transformers", "accelerate", "safetensors")
 

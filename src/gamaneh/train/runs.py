@@ -17,7 +17,7 @@ from accelerate.utils import InitProcessGroupKwargs
 
 from gamaneh.models.loading import choose_device, choose_dtype
 from gamaneh.options import Precision
-from gamaneh.train.options import TrainingType
+from gamaneh.train.settings import TrainingType
 
 Tick = Callable[[int, int], None]
 """Called with how many are done and how many there are."""

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import pytest
 
 from gamaneh.backends.paged import PagedBackend
-from gamaneh.bench.advise.workload import Request, Workload
+from gamaneh.bench.advise.workload import Workload, WorkloadRequest
 from gamaneh.core import Proposer
 from gamaneh.engine import llm
 from gamaneh.engine.engine import Engine
@@ -100,9 +100,9 @@ def make_workload(count: int = 12, tokens: int = 40, prompt: int = 20, *, own: b
     return Workload(tuple(_requests(count, tokens, prompt)), own=own, recorded=False)
 
 
-def _requests(count: int, tokens: int, prompt: int) -> Sequence[Request]:
+def _requests(count: int, tokens: int, prompt: int) -> Sequence[WorkloadRequest]:
     return [
-        Request(
+        WorkloadRequest(
             id=f"r{at}",
             category="code" if at % 2 else "chat",
             language="fa" if at % 4 == 0 else "en",

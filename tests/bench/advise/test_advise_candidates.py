@@ -3,9 +3,9 @@ from dataclasses import replace
 import pytest
 
 from gamaneh.bench.advise import candidate
-from gamaneh.bench.advise.candidate import NO_PARTS, Candidate, Parts, Unusable, Workshop, token_bytes
-from gamaneh.bench.advise.memory import footprint
-from gamaneh.cli.options import ProposerChoice
+from gamaneh.bench.advise.candidate import NO_PARTS, Candidate, CandidateParts, CandidateWorkshop, Unusable, token_bytes
+from gamaneh.bench.advise.memory_cost import footprint
+from gamaneh.cli.option_groups import ProposerChoice
 from gamaneh.errors import InvalidOption, ModelError
 from gamaneh.models.loading import LoadedModel
 from gamaneh.options import EngineOptions, Precision
@@ -26,11 +26,11 @@ def models(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(candidate, "load", load)
 
 
-def workshop() -> Workshop:
-    return Workshop(tiny_model(), EngineOptions(max_batch=2))
+def workshop() -> CandidateWorkshop:
+    return CandidateWorkshop(tiny_model(), EngineOptions(max_batch=2))
 
 
-def usable(*parts: Parts, only: tuple[str, ...] = ()) -> dict[str, Candidate]:
+def usable(*parts: CandidateParts, only: tuple[str, ...] = ()) -> dict[str, Candidate]:
     found = workshop().candidates(parts, only)
     return {one.title: one for one in found if isinstance(one, Candidate)}
 
@@ -43,7 +43,7 @@ def test_proposers_that_need_nothing_are_always_there() -> None:
 
 
 def test_a_draft_model_is_one_candidate_and_brings_no_others() -> None:
-    bare, found = usable(), usable(Parts(draft_model="small"))
+    bare, found = usable(), usable(CandidateParts(draft_model="small"))
     assert set(found) - set(bare) == {"draft_model (small)"}
     one = found["draft_model (small)"]
     assert (one.weight_bytes, one.token_bytes, one.tokenizer) == (1000, token_bytes(DRAFT), "same")
@@ -51,8 +51,8 @@ def test_a_draft_model_is_one_candidate_and_brings_no_others() -> None:
 
 
 def test_candidates_can_be_restricted() -> None:
-    assert list(usable(Parts(draft_model="small"), only=("draft_model",))) == ["draft_model (small)"]
-    assert list(usable(Parts(draft_model="small"), only=("lookup",))) == ["lookup"]
+    assert list(usable(CandidateParts(draft_model="small"), only=("draft_model",))) == ["draft_model (small)"]
+    assert list(usable(CandidateParts(draft_model="small"), only=("lookup",))) == ["lookup"]
 
 
 def test_a_name_that_is_no_proposer_is_refused() -> None:
@@ -61,7 +61,7 @@ def test_a_name_that_is_no_proposer_is_refused() -> None:
 
 
 def test_a_part_that_cannot_be_used_is_told_with_its_reason() -> None:
-    found = list(workshop().candidates([Parts(draft_model="gone")], ("draft_model",)))
+    found = list(workshop().candidates([CandidateParts(draft_model="gone")], ("draft_model",)))
     assert found == [Unusable("gone", "no model gone")]
 
 
@@ -84,7 +84,7 @@ def test_a_proposer_that_is_not_there_by_itself_is_built_when_asked_for() -> Non
     ],
 )
 def test_the_options_that_serve_a_candidate_are_options_of_serve(k: int | None, options: list[str]) -> None:
-    one = usable(Parts(draft_model="small"), only=("draft_model",))["draft_model (small)"]
+    one = usable(CandidateParts(draft_model="small"), only=("draft_model",))["draft_model (small)"]
     assert one.serve_options(k) == options
     names = [word.removeprefix("--").replace("-", "_") for word in options[::2]]
     given = dict(zip(names, (int(word) if word.isdigit() else word for word in options[1::2]), strict=True))
@@ -92,7 +92,7 @@ def test_the_options_that_serve_a_candidate_are_options_of_serve(k: int | None, 
 
 
 def test_the_memory_of_the_draft_takes_room_from_requests() -> None:
-    target, one = tiny_model(), usable(Parts(draft_model="small"))["draft_model (small)"]
+    target, one = tiny_model(), usable(CandidateParts(draft_model="small"))["draft_model (small)"]
     memory = footprint(replace(target, weight_bytes=5000), one, context=100, limit=6000 + 250 * token_bytes(target))
     assert (memory.largest_plain_batch, memory.largest_batch) == ((1000 // token_bytes(target) + 250) // 100, 1)
     assert memory.needed(1) == 6000 + 200 * token_bytes(target)

@@ -5,7 +5,7 @@ import pytest
 
 from gamaneh.bench.advise.costs import Costs, Surface
 from gamaneh.bench.advise.predict import Predictor
-from gamaneh.bench.advise.simulate import Alone, Job, make_units, simulate
+from gamaneh.bench.advise.simulate import Alone, SimulatedJob, make_units, simulate
 from gamaneh.bench.advise.trace import PLAIN_ROUND, Round, Trace
 
 STEP = Surface({(1, 0): (1.0,), (1, 8): (1.0,)})
@@ -88,7 +88,7 @@ def test_short_answers_of_one_token_gain_nothing() -> None:
 
 
 def test_jobs_follow_one_another_through_the_places() -> None:
-    jobs = [Job(0.0, 0, [PLAIN_ROUND] * count) for count in (4, 2, 2)]
+    jobs = [SimulatedJob(0.0, 0, [PLAIN_ROUND] * count) for count in (4, 2, 2)]
     assert simulate(jobs, 1, Costs(STEP)) == 8.0
     assert simulate(jobs, 2, Costs(STEP)) == pytest.approx(5.0, abs=1.0)
 
@@ -96,18 +96,18 @@ def test_jobs_follow_one_another_through_the_places() -> None:
 def test_a_round_costs_what_its_longest_draft_and_all_its_rows_cost() -> None:
     step = Surface({(2, 0): (1.0,), (2, 10): (2.0,)})
     drafts = Surface({(2, 0): (0.0,), (2, 10): (1.0,)})
-    jobs = [Job(0.0, 0, [Round(2, 2, 0, 1)]), Job(0.0, 0, [Round(5, 5, 0, 1)])]
+    jobs = [SimulatedJob(0.0, 0, [Round(2, 2, 0, 1)]), SimulatedJob(0.0, 0, [Round(5, 5, 0, 1)])]
     assert simulate(jobs, 2, Costs(step, drafts)) == pytest.approx(1.7 + 0.5)
 
 
 def test_jobs_that_are_counted_take_what_a_simulation_takes() -> None:
     costs = Costs(Surface({(1, 0): (1.0,), (1, 4): (1.5,)}), draft(0.2, 4), 0.1)
-    jobs = [Job(2.0 + at, 10 * at, trace.rounds[at:]) for at, trace in enumerate(drawn(0.7, 4, count=4))]
+    jobs = [SimulatedJob(2.0 + at, 10 * at, trace.rounds[at:]) for at, trace in enumerate(drawn(0.7, 4, count=4))]
     assert Alone(jobs).seconds(costs) == pytest.approx([simulate([job], 1, costs) for job in jobs])
 
 
 def test_prompts_are_read_beside_the_rounds_of_others() -> None:
-    jobs = [Job(3.0, 0, [PLAIN_ROUND] * 4), Job(3.0, 0, [PLAIN_ROUND] * 4)]
+    jobs = [SimulatedJob(3.0, 0, [PLAIN_ROUND] * 4), SimulatedJob(3.0, 0, [PLAIN_ROUND] * 4)]
     assert simulate(jobs, 2, Costs(STEP)) == pytest.approx(1.0 + 2.0 + 2.0 + 4.0)
 
 

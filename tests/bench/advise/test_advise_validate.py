@@ -1,9 +1,9 @@
 import pytest
 
-from gamaneh.bench.advise.checks import CacheState, check_caches, check_fallback
+from gamaneh.bench.advise.advise_checks import CacheState, check_caches, check_fallback
 from gamaneh.bench.advise.recording import Answered
 from gamaneh.bench.advise.validate import fastest, ratio_of_sums, salted_units, validate
-from gamaneh.bench.advise.workload import Request
+from gamaneh.bench.advise.workload import WorkloadRequest
 from gamaneh.engine.llm import LLM
 from gamaneh.errors import InvalidRequest
 from gamaneh.options import EngineOptions, SamplingParams, SpeculationOptions
@@ -12,9 +12,9 @@ from gamaneh.testing.tiny import tiny_model
 PARAMS = SamplingParams(max_tokens=12, ignore_eos=True)
 
 
-def requests(count: int) -> list[Request]:
+def requests(count: int) -> list[WorkloadRequest]:
     return [
-        Request(id=str(at), category="c", language="en", prompt=tuple(range(at, at + 9)), max_tokens=12)
+        WorkloadRequest(id=str(at), category="c", language="en", prompt=tuple(range(at, at + 9)), max_tokens=12)
         for at in range(count)
     ]
 
@@ -45,7 +45,7 @@ def test_all_ways_answer_all_units(batch: int) -> None:
 
 def test_a_request_that_cannot_be_answered_ends_it() -> None:
     ways = three(1)
-    too_long = Request(id="x", category="c", language="en", prompt=(1,) * 600, max_tokens=4)
+    too_long = WorkloadRequest(id="x", category="c", language="en", prompt=(1,) * 600, max_tokens=4)
     with pytest.raises(InvalidRequest, match="prompt must hold at most"):
         validate(ways, [too_long], PARAMS, 1, predicted=1.0)
 

@@ -8,18 +8,19 @@ from functools import cache
 import pytest
 from simulation import World, make_workload, simulated
 
-from gamaneh.bench.advise import measure, validate
+from gamaneh.bench.advise import advise_measure as measure
+from gamaneh.bench.advise import validate
 from gamaneh.bench.advise.advice import Advice
-from gamaneh.bench.advise.advise import Question, advise
-from gamaneh.bench.advise.candidate import Workshop
+from gamaneh.bench.advise.advise_measure import Effort, timed_depths
+from gamaneh.bench.advise.advisor import AdviceQuestion, advise
+from gamaneh.bench.advise.candidate import CandidateWorkshop
 from gamaneh.bench.advise.checklist import CODES, Status
-from gamaneh.bench.advise.measure import Effort, timed_depths
 from gamaneh.bench.advise.verdict import Outcome
 from gamaneh.bench.advise.workload import Workload
 from gamaneh.bench.result import Interval
 from gamaneh.options import EngineOptions, SamplingParams
 
-QUESTION = Question(
+QUESTION = AdviceQuestion(
     workload=make_workload(),
     params=SamplingParams(seed=0, ignore_eos=True),
     batch=1,
@@ -43,7 +44,7 @@ def ask(world: World, workload: Workload | None = None, batch: int = 1, **more: 
     if workload is not None:
         question = replace(question, workload=workload)
     with simulated(world) as target:
-        return advise(Workshop(target, EngineOptions(max_batch=4, max_context=1024)), question)
+        return advise(CandidateWorkshop(target, EngineOptions(max_batch=4, max_context=1024)), question)
 
 
 def statuses(advice: Advice) -> dict[str, Status]:
@@ -141,7 +142,7 @@ def test_what_was_not_measured_is_not_passed() -> None:
 
 def test_without_a_candidate_nothing_is_measured_and_nothing_judged() -> None:
     with simulated(World(accuracy=float("nan"))) as target:
-        workshop = Workshop(target, EngineOptions(max_batch=4))
+        workshop = CandidateWorkshop(target, EngineOptions(max_batch=4))
         workshop.candidates = lambda parts, only: iter(())  # type: ignore[assignment,method-assign]
         advice = advise(workshop, QUESTION)
     assert advice.verdict.outcome is Outcome.NO_VERDICT
@@ -158,7 +159,7 @@ def test_a_gain_that_few_requests_do_not_show_gives_no_verdict(monkeypatch: pyte
 
 def test_rounds_are_timed_up_to_the_largest_tree() -> None:
     with simulated(World(branches=2)) as target:
-        candidates = list(Workshop(target, EngineOptions(max_batch=4)).candidates(()))
+        candidates = list(CandidateWorkshop(target, EngineOptions(max_batch=4)).candidates(()))
     assert timed_depths(candidates, QUESTION.effort) == (1, 4, 6, 13, 18)
     assert timed_depths([], QUESTION.effort) == (1, 4, 6)
 

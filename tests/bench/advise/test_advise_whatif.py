@@ -6,7 +6,7 @@ import pytest
 from gamaneh.bench.advise.costs import Surface
 from gamaneh.bench.advise.trace import tally
 from gamaneh.bench.advise.whatif import assume, assumed_costs, replay, replay_costs, scenario
-from gamaneh.bench.advise.workload import Request
+from gamaneh.bench.advise.workload import WorkloadRequest
 from gamaneh.core import Draft, Needs, ProposalRow
 from gamaneh.engine.llm import LLM
 from gamaneh.errors import GamanehError, InvalidOption
@@ -20,8 +20,8 @@ def encode(text: str) -> list[int]:
     return list(text.encode())
 
 
-def request(name: str, prompt: str, answer: str, **more: str) -> Request:
-    return Request(
+def request(name: str, prompt: str, answer: str, **more: str) -> WorkloadRequest:
+    return WorkloadRequest(
         id=name,
         category=more.get("category", "chat"),
         language="en",
@@ -64,7 +64,7 @@ def test_a_replay_is_what_the_engine_does_with_greedy_answers(k: int) -> None:
     llm.engine.steering.leaves_out_slow = False
     answers = llm.generate(prompts, SamplingParams(max_tokens=60, ignore_eos=True))
     recorded = [
-        Request(
+        WorkloadRequest(
             id=str(at),
             category="chat",
             language="en",

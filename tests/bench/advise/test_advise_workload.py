@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 
 from gamaneh.bench.advise.workload import (
-    Exchange,
+    PromptAnswer,
     as_requests,
     guess_language,
     read_exchanges,
@@ -20,8 +20,8 @@ def write(path: Path, *rows: object) -> Path:
     return path
 
 
-def exchange(name: str, category: str = "chat", language: str = "en", answer: str | None = None) -> Exchange:
-    return Exchange(id=name, category=category, language=language, prompt="abc", answer=answer)
+def exchange(name: str, category: str = "chat", language: str = "en", answer: str | None = None) -> PromptAnswer:
+    return PromptAnswer(id=name, category=category, language=language, prompt="abc", answer=answer)
 
 
 def test_recorded_requests_are_read(tmp_path: Path) -> None:

@@ -14,10 +14,10 @@ from typing import Any
 from gamaneh.bench.advise.candidate import Unusable
 from gamaneh.bench.advise.checklist import Line
 from gamaneh.bench.advise.costs import Surface
-from gamaneh.bench.advise.memory import Footprint
-from gamaneh.bench.advise.predict import Prediction
+from gamaneh.bench.advise.memory_cost import Footprint
+from gamaneh.bench.advise.predict import SpeedPrediction
 from gamaneh.bench.advise.validate import Validation
-from gamaneh.bench.advise.verdict import Verdict
+from gamaneh.bench.advise.verdict import AdviceVerdict
 from gamaneh.bench.result import Machine
 from gamaneh.errors import InvalidOption
 
@@ -109,11 +109,11 @@ class Ranked:
     draft_step_ratio: float
     survival: tuple[float, ...]
     acceptance_rate_macro: float
-    prediction: Prediction
-    by_batch: tuple[Prediction, ...]
+    prediction: SpeedPrediction
+    by_batch: tuple[SpeedPrediction, ...]
     by_k: dict[int, dict[int, float]]
-    by_category: dict[str, Prediction]
-    by_language: dict[str, Prediction]
+    by_category: dict[str, SpeedPrediction]
+    by_language: dict[str, SpeedPrediction]
     differing: int
 
 
@@ -139,7 +139,7 @@ class Advice:
     memory: Footprint | None
     validation: Validation | None
     checklist: tuple[Line, ...]
-    verdict: Verdict
+    verdict: AdviceVerdict
 
     def to_json(self) -> dict[str, Any]:
         """Plain data, ready for `json.dumps`."""

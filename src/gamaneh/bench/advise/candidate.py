@@ -20,7 +20,7 @@ NO_TOKENIZER = "none"
 
 
 @dataclass(frozen=True, slots=True)
-class Parts:
+class CandidateParts:
     """What a proposer is made of beside the target, as the user named it; at most one of the two."""
 
     draft_model: str | None = None
@@ -32,7 +32,7 @@ class Parts:
         return self.draft_model or self.heads or ""
 
 
-NO_PARTS = Parts()
+NO_PARTS = CandidateParts()
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,7 @@ class Candidate:
     """
 
     proposer: str
-    parts: Parts
+    parts: CandidateParts
     llm: LLM
     asked: bool
     weight_bytes: int
@@ -90,7 +90,7 @@ class Unusable:
     reason: str
 
 
-class Workshop:
+class CandidateWorkshop:
     """Builds engines over one target, each with one part beside it or none.
 
     Args:
@@ -103,7 +103,7 @@ class Workshop:
 
     def build(
         self,
-        parts: Parts,
+        parts: CandidateParts,
         speculation: SpeculationOptions,
         options: EngineOptions | None = None,
         *,
@@ -127,7 +127,7 @@ class Workshop:
         llm.engine.steering.leaves_out_slow = leaves_out_slow
         return llm
 
-    def candidates(self, parts: Sequence[Parts], only: Sequence[str] = ()) -> Iterator[Candidate | Unusable]:
+    def candidates(self, parts: Sequence[CandidateParts], only: Sequence[str] = ()) -> Iterator[Candidate | Unusable]:
         """Every proposer that the target and these parts allow.
 
         Args:
@@ -147,7 +147,7 @@ class Workshop:
         for name in dict.fromkeys(name for name in only if name not in there):
             yield from self._asked(name)
 
-    def _with(self, parts: Parts, own: set[str]) -> Iterator[Candidate | Unusable]:
+    def _with(self, parts: CandidateParts, own: set[str]) -> Iterator[Candidate | Unusable]:
         """The proposers that are there because of these parts."""
         try:
             llm = self.build(parts, SpeculationOptions())
@@ -163,7 +163,7 @@ class Workshop:
             yield Unusable(name, "it drafts for requests with a grammar only, and recorded ones have none")
         yield from self._of(llm, NO_PARTS, {name}, asked=True)
 
-    def _of(self, llm: LLM, parts: Parts, names: set[str], *, asked: bool = False) -> Iterator[Candidate]:
+    def _of(self, llm: LLM, parts: CandidateParts, names: set[str], *, asked: bool = False) -> Iterator[Candidate]:
         for name, proposer in llm.engine.proposers.items():
             if name in names and not proposer.needs.grammar:  # no recorded request has one
                 yield Candidate(
@@ -176,7 +176,7 @@ class Workshop:
                     tokenizer=_compared(llm),
                 )
 
-    def _draft(self, parts: Parts) -> LoadedModel | None:
+    def _draft(self, parts: CandidateParts) -> LoadedModel | None:
         name = parts.draft_model
         if name is None:
             return None

@@ -7,10 +7,10 @@ from enum import StrEnum
 from statistics import median
 from typing import Any
 
-from gamaneh.bench.advise.checks import CacheState, Fallback
-from gamaneh.bench.advise.measure import Measured
-from gamaneh.bench.advise.memory import Footprint
-from gamaneh.bench.advise.predict import Prediction
+from gamaneh.bench.advise.advise_checks import CacheState, Fallback
+from gamaneh.bench.advise.advise_measure import Measured
+from gamaneh.bench.advise.memory_cost import Footprint
+from gamaneh.bench.advise.predict import SpeedPrediction
 from gamaneh.bench.advise.recording import PlainRecording
 from gamaneh.bench.advise.validate import FIXED_WAY, PLAIN_WAY, Validation
 from gamaneh.bench.advise.workload import PERSIAN, Workload
@@ -65,7 +65,7 @@ class Evidence:
     params: SamplingParams
     plain: PlainRecording
     pick: Measured
-    prediction: Prediction
+    prediction: SpeedPrediction
     by_language: dict[str, float]
     validation: Validation
     memory: Footprint

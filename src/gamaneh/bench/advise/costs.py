@@ -12,7 +12,7 @@ from statistics import median
 import numpy as np
 
 from gamaneh.control.cost import CostModel
-from gamaneh.control.objective import Asked, round_seconds
+from gamaneh.control.objective import AskedProposer, round_seconds
 
 DRAFTER = "drafter"
 """Name of the one proposer in a cost model of these measurements."""
@@ -86,7 +86,7 @@ class Costs:
 
         By the controller's own objective: what is advised is what the engine reckons with.
         """
-        return round_seconds(self.model, batch, batch + rows, [Asked(DRAFTER, depth, batch)] if depth else ())
+        return round_seconds(self.model, batch, batch + rows, [AskedProposer(DRAFTER, depth, batch)] if depth else ())
 
     @cached_property
     def model(self) -> CostModel:

@@ -19,7 +19,7 @@ from statistics import fmean
 import numpy as np
 
 from gamaneh.bench.advise.costs import Costs
-from gamaneh.bench.advise.simulate import Alone, Job, make_units, simulate
+from gamaneh.bench.advise.simulate import Alone, SimulatedJob, make_units, simulate
 from gamaneh.bench.advise.trace import Tally, Trace, Walker, tally
 from gamaneh.bench.result import Interval
 
@@ -34,7 +34,7 @@ _SEED = 20250101
 
 
 @dataclass(frozen=True, slots=True)
-class Prediction:
+class SpeedPrediction:
     """What one proposer brings.
 
     Args:
@@ -78,12 +78,12 @@ class Predictor:
         enough = AS_GOOD * max(speedups.values())
         return next(k for k, speedup in speedups.items() if speedup >= enough)
 
-    def predict(self, batch: int, k: int | None = None, traces: Sequence[Trace] | None = None) -> Prediction:
+    def predict(self, batch: int, k: int | None = None, traces: Sequence[Trace] | None = None) -> SpeedPrediction:
         """The prediction with this draft length, None for the best, on these traces, None for all."""
         chosen = self.traces if traces is None else tuple(traces)
         k = self.best_k(batch, chosen) if k is None else k
         counts = self.tally(k, chosen)
-        return Prediction(
+        return SpeedPrediction(
             batch=batch,
             k=k,
             speedup=self._interval(chosen, batch, k),
@@ -131,12 +131,12 @@ class Predictor:
         return float(plain.seconds(self.costs.plain).sum() / drafted.seconds(self.costs).sum())
 
     def _alone(self, traces: Sequence[Trace], k: int) -> tuple[Alone, Alone]:
-        return Alone([Job.plain(trace) for trace in traces]), Alone([self._job(trace, k) for trace in traces])
+        return Alone([SimulatedJob.plain(trace) for trace in traces]), Alone([self._job(trace, k) for trace in traces])
 
     def _together(self, traces: Sequence[Trace], batch: int, k: int, costs: Costs) -> float:
         units = make_units(traces, batch)
-        plain = sum(simulate([Job.plain(trace) for trace in unit], batch, costs.plain) for unit in units)
+        plain = sum(simulate([SimulatedJob.plain(trace) for trace in unit], batch, costs.plain) for unit in units)
         return plain / sum(simulate([self._job(trace, k) for trace in unit], batch, costs) for unit in units)
 
-    def _job(self, trace: Trace, k: int) -> Job:
-        return Job(trace.prefill_seconds, trace.prompt_tokens, self._walker.walk(trace, k))
+    def _job(self, trace: Trace, k: int) -> SimulatedJob:
+        return SimulatedJob(trace.prefill_seconds, trace.prompt_tokens, self._walker.walk(trace, k))

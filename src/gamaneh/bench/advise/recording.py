@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 from statistics import median
 
 from gamaneh.bench.advise.costs import Cell
-from gamaneh.bench.advise.timing import StepTimes
+from gamaneh.bench.advise.timing import RecordedSteps
 from gamaneh.bench.advise.trace import Round, Trace
-from gamaneh.bench.advise.workload import Request
+from gamaneh.bench.advise.workload import WorkloadRequest
 from gamaneh.core import StepReport
 from gamaneh.engine.llm import LLM, Generation
 from gamaneh.errors import InvalidRequest
@@ -21,7 +21,7 @@ from gamaneh.options import SamplingParams, SpeculationOptions
 class Answered:
     """A request with its answer."""
 
-    request: Request
+    request: WorkloadRequest
     answer: Generation
 
     @property
@@ -69,7 +69,9 @@ class Recording:
     differing: int
 
 
-def record_plain(llm: LLM, requests: Sequence[Request], params: SamplingParams, steps: StepTimes) -> PlainRecording:
+def record_plain(
+    llm: LLM, requests: Sequence[WorkloadRequest], params: SamplingParams, steps: RecordedSteps
+) -> PlainRecording:
     """Answer all requests, one at a time.
 
     Raises:
@@ -84,7 +86,7 @@ def record_plain(llm: LLM, requests: Sequence[Request], params: SamplingParams, 
 
 
 def record(
-    llm: LLM, speculation: SpeculationOptions, plain: PlainRecording, params: SamplingParams, steps: StepTimes
+    llm: LLM, speculation: SpeculationOptions, plain: PlainRecording, params: SamplingParams, steps: RecordedSteps
 ) -> Recording:
     """Answer all requests with drafts of the largest length.
 
@@ -104,13 +106,13 @@ def record(
     )
 
 
-def limited(params: SamplingParams, request: Request) -> SamplingParams:
+def limited(params: SamplingParams, request: WorkloadRequest) -> SamplingParams:
     """The parameters with the request's own length."""
     return replace(params, max_tokens=request.max_tokens, min_tokens=min(params.min_tokens, request.max_tokens))
 
 
 def _answers(
-    llm: LLM, requests: Sequence[Request], params: SamplingParams, speculation: SpeculationOptions
+    llm: LLM, requests: Sequence[WorkloadRequest], params: SamplingParams, speculation: SpeculationOptions
 ) -> Iterable[Answered]:
     for request in requests:
         answer = llm.generate(
@@ -144,7 +146,7 @@ def _rounds(answer: Generation) -> Iterable[Round]:
         yield Round(report.depth, report.drafted, min(report.accepted, report.emitted), report.emitted)
 
 
-def _draft_seconds(answers: Sequence[Answered], steps: StepTimes) -> dict[Cell, list[float]]:
+def _draft_seconds(answers: Sequence[Answered], steps: RecordedSteps) -> dict[Cell, list[float]]:
     """Of all rounds but the first of each answer, in which the proposer reads the prompt."""
     seconds: dict[Cell, list[float]] = defaultdict(list)
     for one in answers:
@@ -153,7 +155,7 @@ def _draft_seconds(answers: Sequence[Answered], steps: StepTimes) -> dict[Cell, 
     return seconds
 
 
-def _reading_seconds(answers: Sequence[Answered], drafts: dict[Cell, list[float]], steps: StepTimes) -> float:
+def _reading_seconds(answers: Sequence[Answered], drafts: dict[Cell, list[float]], steps: RecordedSteps) -> float:
     firsts = [
         (_paced(one.answer.reports[0], steps) - median(drafts[1, one.answer.reports[0].depth]))
         / len(one.request.prompt)
@@ -163,5 +165,5 @@ def _reading_seconds(answers: Sequence[Answered], drafts: dict[Cell, list[float]
     return max(median(firsts), 0.0) if firsts else 0.0
 
 
-def _paced(report: StepReport, steps: StepTimes) -> float:
+def _paced(report: StepReport, steps: RecordedSteps) -> float:
     return steps.at_pace(report.draft_seconds, report.verify_seconds, 1, report.drafted)

@@ -23,7 +23,7 @@ REQUESTS_PER_SLOT = 2
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
+class SimulatedJob:
     """One request: reading its prompt, then its rounds."""
 
     prefill_seconds: float
@@ -31,12 +31,12 @@ class Job:
     rounds: Sequence[Round]
 
     @classmethod
-    def plain(cls, trace: Trace) -> Job:
+    def plain(cls, trace: Trace) -> SimulatedJob:
         """The same answer, one token a round."""
         return cls(trace.prefill_seconds, trace.prompt_tokens, [PLAIN_ROUND] * trace.tokens)
 
 
-def simulate(jobs: Sequence[Job], batch: int, costs: Costs) -> float:
+def simulate(jobs: Sequence[SimulatedJob], batch: int, costs: Costs) -> float:
     """Seconds until all jobs are done, at most `batch` of them at once; as one ends the next begins.
 
     Prompts are read in the rounds of the requests that are under way: what they add is what they take alone
@@ -62,7 +62,7 @@ def simulate(jobs: Sequence[Job], batch: int, costs: Costs) -> float:
 class Alone:
     """Jobs one at a time. Rounds of the same size are counted together, as a simulation would be slow to repeat."""
 
-    def __init__(self, jobs: Sequence[Job]) -> None:
+    def __init__(self, jobs: Sequence[SimulatedJob]) -> None:
         counted = [Counter((round_.rows, round_.depth) for round_ in job.rounds) for job in jobs]
         self._sizes = sorted(set(itertools.chain(*counted)))
         self._counts = np.array([[sizes[size] for size in self._sizes] for sizes in counted], dtype=np.float64)

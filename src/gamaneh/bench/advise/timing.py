@@ -15,7 +15,7 @@ from statistics import median
 
 from gamaneh import core
 from gamaneh.bench.advise.costs import Cell, Surface
-from gamaneh.bench.advise.workload import Request
+from gamaneh.bench.advise.workload import WorkloadRequest
 from gamaneh.core import BatchReport, Draft, Needs, ProposalRow, Proposer, StepReport
 from gamaneh.engine.engine import Engine
 from gamaneh.errors import InvalidOption
@@ -57,7 +57,7 @@ class TimedRound:
 
 
 @dataclass(frozen=True, slots=True)
-class StepTimes:
+class RecordedSteps:
     """Rounds without proposers, by requests and rows of drafts.
 
     Args:
@@ -92,14 +92,14 @@ class Filler(Proposer):
         return 0
 
 
-class Stopwatch:
+class RunClock:
     """Runs requests on an engine that nobody else uses, and times the rounds.
 
     Args:
         requests: whose prompts stand before the rounds, in turns.
     """
 
-    def __init__(self, engine: Engine, requests: Sequence[Request]) -> None:
+    def __init__(self, engine: Engine, requests: Sequence[WorkloadRequest]) -> None:
         self._engine, self._requests = engine, requests
         self._seen: list[TimedRound] = []
         self._depth = self._batch = 0
@@ -140,18 +140,18 @@ class Stopwatch:
         drafts = sum(report.draft_seconds.values())
         self._seen.append(TimedRound(report.draft_rows, depth, drafts, report.verify_seconds, report.step_seconds))
 
-    def _turns(self, batch: int) -> Iterable[Request]:
+    def _turns(self, batch: int) -> Iterable[WorkloadRequest]:
         return itertools.islice(itertools.cycle(self._requests), batch)
 
-    def _add(self, request: Request, tokens: int, speculation: SpeculationOptions) -> str:
+    def _add(self, request: WorkloadRequest, tokens: int, speculation: SpeculationOptions) -> str:
         room = self._engine.max_context - len(request.prompt)
         params = SamplingParams(max_tokens=max(min(tokens, room), 1), ignore_eos=True)
         return self._engine.add(core.Request(request.prompt, params, drafting=speculation))
 
 
 def time_steps(
-    engine: Engine, requests: Sequence[Request], batches: Sequence[int], depths: Sequence[int], repeats: int
-) -> StepTimes:
+    engine: Engine, requests: Sequence[WorkloadRequest], batches: Sequence[int], depths: Sequence[int], repeats: int
+) -> RecordedSteps:
     """Time rounds with and without candidates, all sizes in turns; the first turn warms up and is dropped.
 
     Args:
@@ -162,7 +162,7 @@ def time_steps(
         InvalidOption: no prompt leaves room for as many rounds as it takes.
     """
     engine.register(Filler())
-    watch = Stopwatch(engine, requests)
+    watch = RunClock(engine, requests)
     cells = [(batch, k) for batch in batches for k in (0, *depths)]
     whole: dict[Cell, list[float]] = defaultdict(list)
     verify: dict[Cell, list[float]] = defaultdict(list)
@@ -177,11 +177,11 @@ def time_steps(
                 overheads += [one.overhead_seconds / batch for one in rounds]
     if not whole:
         raise InvalidOption("prompts", "must leave room for a few rounds in the model's context", engine.max_context)
-    return StepTimes(Surface(whole), Surface(verify), median(overheads))
+    return RecordedSteps(Surface(whole), Surface(verify), median(overheads))
 
 
 def time_drafts(
-    watch: Stopwatch, proposer: str, batches: Sequence[int], depths: Sequence[int], repeats: int, steps: StepTimes
+    watch: RunClock, proposer: str, batches: Sequence[int], depths: Sequence[int], repeats: int, steps: RecordedSteps
 ) -> dict[Cell, list[float]]:
     """Seconds of a proposer's drafts by requests and depth of the longest one, in turns, at the pace of `steps`."""
     cells = [(batch, k) for batch in batches for k in depths]

@@ -22,7 +22,7 @@ import numpy as np
 from gamaneh import core
 from gamaneh.bench.advise.recording import limited
 from gamaneh.bench.advise.simulate import make_units
-from gamaneh.bench.advise.workload import Request
+from gamaneh.bench.advise.workload import WorkloadRequest
 from gamaneh.bench.result import Interval
 from gamaneh.engine.llm import LLM
 from gamaneh.errors import InvalidRequest
@@ -108,7 +108,7 @@ class Validation:
 class Salted:
     """A request, in one of the passes through all of them."""
 
-    request: Request
+    request: WorkloadRequest
     salt: str
 
 
@@ -169,7 +169,7 @@ class _Way:
 
 
 def validate(
-    ways: Mapping[str, LLM], requests: Sequence[Request], params: SamplingParams, batch: int, predicted: float
+    ways: Mapping[str, LLM], requests: Sequence[WorkloadRequest], params: SamplingParams, batch: int, predicted: float
 ) -> Validation:
     """Answer all requests each way, alternated; once more if that settles nothing.
 
@@ -190,7 +190,7 @@ def validate(
     return outcome
 
 
-def salted_units(requests: Sequence[Request], batch: int, number: int = 0) -> list[list[Salted]]:
+def salted_units(requests: Sequence[WorkloadRequest], batch: int, number: int = 0) -> list[list[Salted]]:
     """The units of the prediction, with a new salt whenever a request comes again; `number` tells passes apart."""
     turns = itertools.count()
     return [

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from gamaneh.bench.advise.checklist import LEAST_DECODE_SHARE, Evidence, Phrase
-from gamaneh.bench.advise.predict import Prediction
+from gamaneh.bench.advise.predict import SpeedPrediction
 from gamaneh.bench.advise.validate import MOST_DEVIATION, Validation
 from gamaneh.bench.result import Interval
 
@@ -28,7 +28,7 @@ class Outcome(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class AdviceVerdict:
     """What to do and why.
 
     Args:
@@ -51,7 +51,7 @@ class Verdict:
         return shlex.join(self.command)
 
 
-def judge(evidence: Evidence, by_batch: Sequence[Prediction], serve: Sequence[str]) -> Verdict:
+def judge(evidence: Evidence, by_batch: Sequence[SpeedPrediction], serve: Sequence[str]) -> AdviceVerdict:
     """The verdict about one pick.
 
     Args:
@@ -60,17 +60,17 @@ def judge(evidence: Evidence, by_batch: Sequence[Prediction], serve: Sequence[st
     """
     outcome = evidence.validation
     if not outcome.agrees:
-        return Verdict(Outcome.NO_VERDICT, (_disagreement(evidence),))
+        return AdviceVerdict(Outcome.NO_VERDICT, (_disagreement(evidence),))
     fixed = outcome.measured.value > FIXED_MARGIN * outcome.served.value
     gain = outcome.measured if fixed or _others_gain(outcome) else outcome.served
     if gain.low <= 1.0 and gain.value >= LEAST_GAIN:
-        return Verdict(Outcome.NO_VERDICT, (_uncertainty(evidence, gain),), gain)
+        return AdviceVerdict(Outcome.NO_VERDICT, (_uncertainty(evidence, gain),), gain)
     against = tuple(_objections(evidence, gain))
     if against:
         reasons = (*against, *_causes(evidence, by_batch))
-        return Verdict(Outcome.DO_NOT, reasons, gain, command=_instead(against, serve))
+        return AdviceVerdict(Outcome.DO_NOT, reasons, gain, command=_instead(against, serve))
     k = evidence.prediction.k
-    return Verdict(
+    return AdviceVerdict(
         outcome=Outcome.USE,
         reasons=tuple(_grounds(evidence, gain)),
         gain=gain,
@@ -80,9 +80,9 @@ def judge(evidence: Evidence, by_batch: Sequence[Prediction], serve: Sequence[st
     )
 
 
-def unmeasured(reasons: Sequence[Phrase]) -> Verdict:
+def unmeasured(reasons: Sequence[Phrase]) -> AdviceVerdict:
     """No verdict, as nothing could be measured."""
-    return Verdict(Outcome.NO_VERDICT, tuple(reasons))
+    return AdviceVerdict(Outcome.NO_VERDICT, tuple(reasons))
 
 
 def _disagreement(evidence: Evidence) -> Phrase:
@@ -123,7 +123,7 @@ def _instead(against: Sequence[Phrase], serve: Sequence[str]) -> tuple[str, ...]
     return tuple(serve) if against[0].key == "others" else (*serve, "--plain")
 
 
-def _causes(evidence: Evidence, by_batch: Sequence[Prediction]) -> list[Phrase]:
+def _causes(evidence: Evidence, by_batch: Sequence[SpeedPrediction]) -> list[Phrase]:
     """Why it does not pay, as far as the figures tell."""
     causes: list[Phrase] = []
     share, found = evidence.plain.decode_share, evidence.prediction

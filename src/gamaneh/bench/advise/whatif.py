@@ -14,9 +14,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from gamaneh.bench.advise.costs import Cell, Costs, Surface
-from gamaneh.bench.advise.predict import Prediction, Predictor
+from gamaneh.bench.advise.predict import Predictor, SpeedPrediction
 from gamaneh.bench.advise.trace import Round, Trace
-from gamaneh.bench.advise.workload import Encode, Request
+from gamaneh.bench.advise.workload import Encode, WorkloadRequest
 from gamaneh.core import Draft, ProposalRow, Proposer
 from gamaneh.errors import GamanehError, InvalidOption
 from gamaneh.options import SamplingParams
@@ -51,13 +51,15 @@ class Scenario:
 
     title: str
     replayed: bool
-    best: Prediction
-    by_k: tuple[Prediction, ...]
-    by_batch: tuple[Prediction, ...]
-    by_category: dict[str, Prediction]
+    best: SpeedPrediction
+    by_k: tuple[SpeedPrediction, ...]
+    by_batch: tuple[SpeedPrediction, ...]
+    by_category: dict[str, SpeedPrediction]
 
 
-def replay(proposer: Proposer, requests: Sequence[Request], k: int, vocab_size: int, encode: Encode) -> Replayed:
+def replay(
+    proposer: Proposer, requests: Sequence[WorkloadRequest], k: int, vocab_size: int, encode: Encode
+) -> Replayed:
     """Show a proposer the recorded answers, in their order.
 
     Args:
@@ -76,7 +78,7 @@ def replay(proposer: Proposer, requests: Sequence[Request], k: int, vocab_size: 
     return Replayed(tuple(run.trace(request) for request in requests), run.seconds)
 
 
-def assume(requests: Sequence[Request], acceptance: float, k: int) -> tuple[Trace, ...]:
+def assume(requests: Sequence[WorkloadRequest], acceptance: float, k: int) -> tuple[Trace, ...]:
     """Drafts whose every candidate is accepted with the same chance (Leviathan et al. 2023, definition 3.1)."""
     draws = random.Random(_SEED)
     return tuple(_trace(request, k, _assumed(len(request.answer) - 1, acceptance, k, draws)) for request in requests)
@@ -122,7 +124,7 @@ class _Replay:
         self.proposer, self.k, self.vocab_size, self.encode = proposer, k, vocab_size, encode
         self.seconds: dict[Cell, list[float]] = defaultdict(list)
 
-    def trace(self, request: Request) -> Trace:
+    def trace(self, request: WorkloadRequest) -> Trace:
         try:
             return _trace(request, self.k, tuple(self._rounds(request)))
         except GamanehError:
@@ -132,7 +134,7 @@ class _Replay:
         finally:
             self.proposer.forget(request.id)
 
-    def _rounds(self, request: Request) -> Iterator[Round]:
+    def _rounds(self, request: WorkloadRequest) -> Iterator[Round]:
         """The first token comes from reading the prompt."""
         tokens, first = [*request.prompt, *request.answer[:1]], len(request.prompt)
         row = self._row(request, tokens)
@@ -151,7 +153,7 @@ class _Replay:
         self.seconds[1, draft.depth].append(time.perf_counter() - started)
         return draft
 
-    def _row(self, request: Request, tokens: list[int]) -> ProposalRow:
+    def _row(self, request: WorkloadRequest, tokens: list[int]) -> ProposalRow:
         sampler = RequestSampler(
             SamplingParams(), vocab_size=self.vocab_size, prompt=request.prompt, tokens=tokens, eos_ids=(), seed=0
         )
@@ -169,7 +171,7 @@ def _assumed(tokens: int, acceptance: float, k: int, draws: random.Random) -> tu
     return tuple(rounds)
 
 
-def _trace(request: Request, k: int, rounds: tuple[Round, ...]) -> Trace:
+def _trace(request: WorkloadRequest, k: int, rounds: tuple[Round, ...]) -> Trace:
     return Trace(
         id=request.id,
         category=request.category,

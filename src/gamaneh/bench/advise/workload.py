@@ -27,7 +27,7 @@ _OPTIONAL = ("id", "category", "language", "reference")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Exchange:
+class PromptAnswer:
     """A prompt and, if it was recorded, the answer to it.
 
     Args:
@@ -44,7 +44,7 @@ class Exchange:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Request:
+class WorkloadRequest:
     """An exchange as the engine sees it.
 
     Args:
@@ -66,7 +66,7 @@ class Request:
 class Workload:
     """All requests, and whether they are the user's own or those that come along."""
 
-    requests: tuple[Request, ...]
+    requests: tuple[WorkloadRequest, ...]
     own: bool
     recorded: bool
 
@@ -76,7 +76,7 @@ class Workload:
         return tuple(dict.fromkeys(request.language for request in self.requests))
 
 
-def read_exchanges(prompts: Path | None, traffic: Path | None) -> list[Exchange]:
+def read_exchanges(prompts: Path | None, traffic: Path | None) -> list[PromptAnswer]:
     """Recorded traffic, prompts from a file, or the prompts that come along.
 
     Raises:
@@ -89,7 +89,7 @@ def read_exchanges(prompts: Path | None, traffic: Path | None) -> list[Exchange]
     return [_from_prompt(prompt) for prompt in load_prompts(prompts)]
 
 
-def read_traffic(path: Path) -> list[Exchange]:
+def read_traffic(path: Path) -> list[PromptAnswer]:
     """Recorded requests: JSON Lines with `prompt`, `answer` and perhaps `id`, `category`, `language`, `reference`.
 
     Where no language is given it is guessed from the script.
@@ -107,7 +107,7 @@ def read_traffic(path: Path) -> list[Exchange]:
     return exchanges
 
 
-def write_traffic(path: Path, exchanges: Iterable[Exchange]) -> None:
+def write_traffic(path: Path, exchanges: Iterable[PromptAnswer]) -> None:
     """Exchanges with answers as recorded requests; those whose answer is empty are left out."""
     rows = [
         {name: value for name, value in asdict(one).items() if value is not None} for one in exchanges if one.answer
@@ -116,9 +116,9 @@ def write_traffic(path: Path, exchanges: Iterable[Exchange]) -> None:
     path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
 
 
-def spread(exchanges: Sequence[Exchange], limit: int | None) -> list[Exchange]:
+def spread(exchanges: Sequence[PromptAnswer], limit: int | None) -> list[PromptAnswer]:
     """At most `limit` exchanges, taken in turns from each category and language, so that none is left out."""
-    groups: dict[tuple[str, str], list[Exchange]] = defaultdict(list)
+    groups: dict[tuple[str, str], list[PromptAnswer]] = defaultdict(list)
     for exchange in exchanges:
         groups[exchange.category, exchange.language].append(exchange)
     turns = itertools.zip_longest(*groups.values())
@@ -126,8 +126,13 @@ def spread(exchanges: Sequence[Exchange], limit: int | None) -> list[Exchange]:
 
 
 def as_requests(
-    exchanges: Iterable[Exchange], encode_prompt: Encode, encode_answer: Encode, *, max_tokens: int, max_context: int
-) -> tuple[Request, ...]:
+    exchanges: Iterable[PromptAnswer],
+    encode_prompt: Encode,
+    encode_answer: Encode,
+    *,
+    max_tokens: int,
+    max_context: int,
+) -> tuple[WorkloadRequest, ...]:
     """Exchanges as token ids.
 
     Args:
@@ -149,13 +154,15 @@ def guess_language(text: str) -> str:
     return UNKNOWN_LANGUAGE
 
 
-def _request(one: Exchange, encode_prompt: Encode, encode_answer: Encode, limit: int, context: int) -> Request:
+def _request(
+    one: PromptAnswer, encode_prompt: Encode, encode_answer: Encode, limit: int, context: int
+) -> WorkloadRequest:
     prompt = tuple(encode_prompt(one.prompt))
     room = context - len(prompt)
     if room < 2:
         raise InvalidOption(f"prompt {one.id}", f"must leave room for an answer in {context} tokens", len(prompt))
     answer = tuple(encode_answer(one.answer))[: min(limit, room)] if one.answer else ()
-    return Request(
+    return WorkloadRequest(
         id=one.id,
         category=one.category,
         language=one.language,
@@ -166,8 +173,8 @@ def _request(one: Exchange, encode_prompt: Encode, encode_answer: Encode, limit:
     )
 
 
-def _from_prompt(prompt: Prompt) -> Exchange:
-    return Exchange(
+def _from_prompt(prompt: Prompt) -> PromptAnswer:
+    return PromptAnswer(
         id=prompt.id,
         category=prompt.category,
         language=prompt.language,
@@ -186,7 +193,7 @@ def _lines(path: Path) -> Iterator[tuple[int, str, str]]:
             yield number, f"{path} line {number}", line
 
 
-def _from_line(number: int, where: str, line: str) -> Exchange:
+def _from_line(number: int, where: str, line: str) -> PromptAnswer:
     try:
         row = json.loads(line)
     except json.JSONDecodeError as error:
@@ -195,7 +202,7 @@ def _from_line(number: int, where: str, line: str) -> Exchange:
         raise InvalidOption(where, "must be a JSON object", line[:60])
     _check_row(where, row)
     usual = {"id": f"line-{number}", "category": UNKNOWN_CATEGORY, "language": guess_language(row["answer"])}
-    return Exchange(**{**usual, **row})
+    return PromptAnswer(**{**usual, **row})
 
 
 def _check_row(where: str, row: dict[str, Any]) -> None:

@@ -18,7 +18,7 @@ from gamaneh.core import Draft, ProposalRow
 from gamaneh.prefix import common_prefix
 from gamaneh.proposers.cross.spelling import Speller
 from gamaneh.proposers.cross.transcript import FARTHEST, LOOK_BEHIND, Transcriber, Transcript
-from gamaneh.proposers.draft_reader import Reading
+from gamaneh.proposers.draft_reader import DraftReading
 from gamaneh.proposers.tree import Style, confidence
 
 PATIENCE = 4
@@ -79,9 +79,9 @@ class TextGrowth:
         wanted = self._row.max_depth
         return not self._stopped and self._confirmed < wanted and len(self._drafted) < PATIENCE * (wanted + 1)
 
-    def reading(self) -> Reading:
+    def reading(self) -> DraftReading:
         transcript = self._transcript
-        return Reading(self._row.request_id, transcript.tokens, self._drafted, unchanged=transcript.unchanged)
+        return DraftReading(self._row.request_id, transcript.tokens, self._drafted, unchanged=transcript.unchanged)
 
     def take(self, logits: Tensor) -> None:
         """Write the most likely token, or end the text."""

@@ -22,9 +22,9 @@ from gamaneh.train.corpus import Corpus, corpus_features
 from gamaneh.train.distill.lesson import DistillLesson
 from gamaneh.train.distill.student import cut_student, scratch_student
 from gamaneh.train.loop import Loop
-from gamaneh.train.options import LoopOptions, StudentOptions
 from gamaneh.train.provenance import describe_course, provenance
 from gamaneh.train.runs import Workshop, run_key
+from gamaneh.train.settings import LoopOptions, StudentOptions
 
 
 def distill(

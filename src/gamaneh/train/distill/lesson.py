@@ -12,11 +12,11 @@ from transformers import PreTrainedModel
 from gamaneh.models.loading import LoadedModel
 from gamaneh.train.batches import make_batches
 from gamaneh.train.features import FeatureStore
+from gamaneh.train.heads_survival import Figures, add_rounds, score_rows
 from gamaneh.train.loop import Lesson
 from gamaneh.train.losses import Pairs, TargetProbs, divergence
-from gamaneh.train.options import LoopOptions, StudentOptions
 from gamaneh.train.reading import TargetReader
-from gamaneh.train.survival import Figures, add_rounds, score_rows
+from gamaneh.train.settings import LoopOptions, StudentOptions
 
 MEASURED_DEPTH = 8
 """Candidates of the chains that the draft model is measured by."""

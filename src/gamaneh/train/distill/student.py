@@ -17,7 +17,7 @@ from gamaneh.models.decoder import Decoder, Layer
 from gamaneh.models.families import FAMILIES
 from gamaneh.models.linear import Linear
 from gamaneh.models.loading import LoadedModel
-from gamaneh.train.options import StudentOptions
+from gamaneh.train.settings import StudentOptions
 
 WIDEST_HEAD = 64
 EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"

@@ -13,20 +13,20 @@ from gamaneh.errors import GamanehError
 from gamaneh.models.fetch import pull
 from gamaneh.models.loading import load
 from gamaneh.options import Precision
+from gamaneh.train.heads_survival import shown
 from gamaneh.train.recipes.measured import MEASURED
-from gamaneh.train.recipes.recipe import Recipe, follow
 from gamaneh.train.recipes.shipped import SHIPPED, TARGET
+from gamaneh.train.recipes.training_recipe import TrainingRecipe, follow
 from gamaneh.train.runs import Tick, Workshop, start_accelerator
-from gamaneh.train.survival import shown
 
 SECONDS_BETWEEN_LINES = 30.0
 PACKAGE = Path(__file__).parents[2]
 
-RECIPES: Mapping[str, tuple[Recipe, Path]] = {
+RECIPES: Mapping[str, tuple[TrainingRecipe, Path]] = {
     "shipped": (SHIPPED, PACKAGE / "heads" / "shipped" / TARGET),
     "measured": (MEASURED, Path("measured")),
 }
-"""Recipe and folder of its artifacts, by name."""
+"""TrainingRecipe and folder of its artifacts, by name."""
 
 
 def main() -> None:
@@ -58,7 +58,7 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _train(model: str, recipe: Recipe, out: Path, work: Path, say: Callable[[str], None]) -> None:
+def _train(model: str, recipe: TrainingRecipe, out: Path, work: Path, say: Callable[[str], None]) -> None:
     accelerator = start_accelerator("auto", Precision(), "auto")
     target = load(pull(model) if model == TARGET else model, device=str(accelerator.device))
     workshop = Workshop(accelerator, work, lambda title: _lines(title, say), say)

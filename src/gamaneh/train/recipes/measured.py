@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from gamaneh.train.heads import HeadsOrder
-from gamaneh.train.options import StudentOptions
-from gamaneh.train.recipes.recipe import DraftModelOrder, small_steps
 from gamaneh.train.recipes.shipped import SHIPPED
+from gamaneh.train.recipes.training_recipe import DraftModelOrder, small_steps
+from gamaneh.train.settings import StudentOptions
 
 MEASURED = replace(
     SHIPPED,

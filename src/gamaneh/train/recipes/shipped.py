@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from gamaneh.train.heads import HeadsOrder
-from gamaneh.train.options import DataOptions
-from gamaneh.train.recipes.recipe import Recipe, small_steps
+from gamaneh.train.recipes.training_recipe import TrainingRecipe, small_steps
+from gamaneh.train.settings import DataOptions
 
 TARGET = "smollm2-135m-instruct"
 
-SHIPPED = Recipe(
+SHIPPED = TrainingRecipe(
     prompts=8000,
     data=DataOptions(
         max_length=512,

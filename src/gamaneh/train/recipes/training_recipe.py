@@ -12,14 +12,14 @@ from pathlib import Path
 from typing import Any
 
 from gamaneh.heads.artifact import check_heads_place
-from gamaneh.heads.registry import HEAD_KINDS
+from gamaneh.heads.kinds import HEAD_KINDS
 from gamaneh.models.loading import LoadedModel
 from gamaneh.train.corpus import make_corpus
 from gamaneh.train.distill.distill import check_draft_place, distill
 from gamaneh.train.heads import HeadsOrder, train_heads
-from gamaneh.train.options import DataOptions, LoopOptions, StudentOptions
 from gamaneh.train.recipes.prompts import make_prompts
 from gamaneh.train.runs import Workshop
+from gamaneh.train.settings import DataOptions, LoopOptions, StudentOptions
 
 DRAFT_MODEL = "draft"
 """Name of the folder of the draft model; those of heads have the names of their kinds."""
@@ -34,7 +34,7 @@ class DraftModelOrder:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Recipe:
+class TrainingRecipe:
     """What is trained on what, and for how long.
 
     Args:
@@ -53,7 +53,7 @@ class Recipe:
     draft_model: DraftModelOrder | None = None
     command: str
 
-    def scaled(self, factor: float) -> Recipe:
+    def scaled(self, factor: float) -> TrainingRecipe:
         """The same with all times multiplied by `factor`."""
         orders = (replace(order, loop=_scaled(order.loop, "minutes", factor)) for order in self.orders)
         draft = self.draft_model
@@ -72,7 +72,9 @@ def small_steps(minutes: float) -> LoopOptions:
     )
 
 
-def follow(loaded: LoadedModel, recipe: Recipe, workshop: Workshop, out: Path) -> Mapping[str, Mapping[str, Any]]:
+def follow(
+    loaded: LoadedModel, recipe: TrainingRecipe, workshop: Workshop, out: Path
+) -> Mapping[str, Mapping[str, Any]]:
     """Train everything; each artifact is written to a folder in `out` as soon as it is ready.
 
     Returns:
@@ -98,7 +100,7 @@ def follow(loaded: LoadedModel, recipe: Recipe, workshop: Workshop, out: Path) -
     return qualities
 
 
-def _check_places(recipe: Recipe, out: Path) -> None:
+def _check_places(recipe: TrainingRecipe, out: Path) -> None:
     """Whether everything can be written, before an hour is spent."""
     for order in recipe.orders:
         check_heads_place(out / order.kind)
@@ -106,7 +108,7 @@ def _check_places(recipe: Recipe, out: Path) -> None:
         check_draft_place(out / DRAFT_MODEL)
 
 
-def _layers(loaded: LoadedModel, recipe: Recipe) -> list[int]:
+def _layers(loaded: LoadedModel, recipe: TrainingRecipe) -> list[int]:
     """All layers that any of the heads reads, so that one file of features serves them all."""
     read = {
         layer

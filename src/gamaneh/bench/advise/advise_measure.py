@@ -6,11 +6,11 @@ import gc
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from gamaneh.bench.advise.candidate import NO_PARTS, Candidate, Unusable, Workshop
+from gamaneh.bench.advise.candidate import NO_PARTS, Candidate, CandidateWorkshop, Unusable
 from gamaneh.bench.advise.costs import Costs, Surface
 from gamaneh.bench.advise.predict import Predictor
 from gamaneh.bench.advise.recording import PlainRecording, Recording, record, record_plain
-from gamaneh.bench.advise.timing import StepTimes, Stopwatch, fixed, time_drafts, time_steps
+from gamaneh.bench.advise.timing import RecordedSteps, RunClock, fixed, time_drafts, time_steps
 from gamaneh.bench.advise.workload import Workload
 from gamaneh.core import Needs
 from gamaneh.errors import GamanehError
@@ -73,7 +73,7 @@ class Measurements:
 
     def __init__(
         self,
-        workshop: Workshop,
+        workshop: CandidateWorkshop,
         workload: Workload,
         params: SamplingParams,
         batches: Sequence[int],
@@ -83,7 +83,7 @@ class Measurements:
         self.workload, self.params, self.batches, self.effort, self.say = workload, params, batches, effort, say
         self._workshop = workshop
 
-    def plain(self, candidates: Sequence[Candidate | Unusable]) -> tuple[StepTimes, PlainRecording]:
+    def plain(self, candidates: Sequence[Candidate | Unusable]) -> tuple[RecordedSteps, PlainRecording]:
         """Rounds of all sizes that these candidates may draft, and the plain answers.
 
         Raises:
@@ -98,14 +98,14 @@ class Measurements:
         return steps, record_plain(cold, requests, self.params, steps)
 
     def proposers(
-        self, candidates: Sequence[Candidate | Unusable], steps: StepTimes, plain: PlainRecording
+        self, candidates: Sequence[Candidate | Unusable], steps: RecordedSteps, plain: PlainRecording
     ) -> Iterator[Measured | Unusable]:
         """Each candidate; those that fail are told with their failure."""
         for one in candidates:
             gc.collect()  # engines of the one before may lie in reference cycles
             yield one if isinstance(one, Unusable) else self._measured(one, steps, plain)
 
-    def _measured(self, one: Candidate, steps: StepTimes, plain: PlainRecording) -> Measured | Unusable:
+    def _measured(self, one: Candidate, steps: RecordedSteps, plain: PlainRecording) -> Measured | Unusable:
         self.say(f"drafts of {one.title}")
         k = largest_k(one.needs, self.effort)
         try:
@@ -121,9 +121,9 @@ class Measurements:
         costs = Costs(steps.whole, Surface(recording.draft_seconds), recording.reading_seconds)
         return Measured(one, recording, Predictor(recording.traces, costs))
 
-    def _time_drafts(self, one: Candidate, k: int, recording: Recording, steps: StepTimes) -> None:
+    def _time_drafts(self, one: Candidate, k: int, recording: Recording, steps: RecordedSteps) -> None:
         """Of one request, with short drafts as well; of the largest batch, between which lines are drawn."""
-        watch = Stopwatch(one.llm.engine, self.workload.requests)
+        watch = RunClock(one.llm.engine, self.workload.requests)
         batches = sorted({1, *self.batches[-1:]})
         timed = time_drafts(watch, one.proposer, batches, sorted({1, k}), self.effort.repeats, steps)
         for cell, seconds in timed.items():

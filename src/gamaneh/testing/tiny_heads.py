@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from gamaneh.heads.artifact import Artifact, Provenance, mark_target, tensors_of
-from gamaneh.heads.registry import HEAD_KINDS
+from gamaneh.heads.kinds import HEAD_KINDS
 from gamaneh.models.loading import LoadedModel
 
 _SPREAD = 0.1

@@ -13,7 +13,7 @@ from gamaneh.proposers.bridge import Bridge, Growth, SameTokens
 from gamaneh.proposers.cross.spelling import Speller
 from gamaneh.proposers.cross.text import TextBridge
 from gamaneh.proposers.cross.transcript import Transcriber
-from gamaneh.proposers.cross.vocabulary import SharedTokens, VocabularyBridge
+from gamaneh.proposers.cross.vocabulary_bridge import SharedTokens, VocabularyBridge
 from gamaneh.proposers.tree import Style
 
 BRIDGES = ("auto", "text", "vocabulary")

@@ -13,14 +13,14 @@ from typing import Any
 import numpy as np
 
 from gamaneh.bench.advise.advice import FORMAT, VERSION, Advice, PlainFigures, Ranked, Setting, cells_of
-from gamaneh.bench.advise.candidate import NO_PARTS, Parts, Unusable, Workshop
+from gamaneh.bench.advise.advise_checks import check_caches, check_fallback
+from gamaneh.bench.advise.advise_measure import Effort, Measured, Measurements, Say
+from gamaneh.bench.advise.candidate import NO_PARTS, CandidateParts, CandidateWorkshop, Unusable
 from gamaneh.bench.advise.checklist import Evidence, Phrase, make_checklist, not_measured
-from gamaneh.bench.advise.checks import check_caches, check_fallback
-from gamaneh.bench.advise.measure import Effort, Measured, Measurements, Say
-from gamaneh.bench.advise.memory import Footprint, footprint
-from gamaneh.bench.advise.predict import Prediction
+from gamaneh.bench.advise.memory_cost import Footprint, footprint
+from gamaneh.bench.advise.predict import SpeedPrediction
 from gamaneh.bench.advise.recording import PlainRecording
-from gamaneh.bench.advise.timing import StepTimes, fixed
+from gamaneh.bench.advise.timing import RecordedSteps, fixed
 from gamaneh.bench.advise.trace import tally
 from gamaneh.bench.advise.validate import FIXED_WAY, PLAIN_WAY, SERVED_WAY, Validation, validate
 from gamaneh.bench.advise.verdict import judge, unmeasured
@@ -34,7 +34,7 @@ CONTEXT_PERCENTILE = 95
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Question:
+class AdviceQuestion:
     """What advice is asked about.
 
     Args:
@@ -52,7 +52,7 @@ class Question:
     batch: int
     stated: bool
     batches: tuple[int, ...]
-    parts: tuple[Parts, ...]
+    parts: tuple[CandidateParts, ...]
     only: tuple[str, ...]
     memory_limit: int
     serve: tuple[str, ...]
@@ -64,8 +64,8 @@ Keep = Callable[[PlainRecording], None]
 
 
 def advise(
-    workshop: Workshop,
-    question: Question,
+    workshop: CandidateWorkshop,
+    question: AdviceQuestion,
     say: Say = lambda what: None,
     keep: Keep = lambda plain: None,
 ) -> Advice:
@@ -82,7 +82,7 @@ def advise(
 
 
 class _Advisor:
-    def __init__(self, workshop: Workshop, question: Question, say: Say, keep: Keep) -> None:
+    def __init__(self, workshop: CandidateWorkshop, question: AdviceQuestion, say: Say, keep: Keep) -> None:
         self.workshop, self.question, self.say, self.keep = workshop, question, say, keep
         self.batches = tuple(sorted({*question.batches, question.batch}))
 
@@ -132,7 +132,7 @@ class _Advisor:
         return footprint(self.workshop.target, one.candidate, context, self.question.memory_limit)
 
     def _advice(
-        self, steps: StepTimes, plain: PlainRecording, ranked: tuple[Ranked, ...], unusable: tuple[Unusable, ...]
+        self, steps: RecordedSteps, plain: PlainRecording, ranked: tuple[Ranked, ...], unusable: tuple[Unusable, ...]
     ) -> Advice:
         """Without a conclusion."""
         failures = [Phrase("unusable", {"title": one.title, "reason": one.reason}) for one in unusable]
@@ -204,7 +204,7 @@ class _Advisor:
             verdict=judge(evidence, ranked.by_batch, self.question.serve),
         )
 
-    def _ways(self, measured: Measured, best: Prediction) -> dict[str, LLM]:
+    def _ways(self, measured: Measured, best: SpeedPrediction) -> dict[str, LLM]:
         """Engines of the pick with its fixed draft length, and as `gamaneh serve` would have it; and a plain one."""
         gc.collect()  # engines of the measurements may lie in reference cycles
         candidate = measured.candidate
@@ -215,12 +215,12 @@ class _Advisor:
             SERVED_WAY: self.workshop.build(candidate.parts, candidate.served, options, leaves_out_slow=True),
         }
 
-    def _validation(self, ways: Mapping[str, LLM], best: Prediction) -> Validation:
+    def _validation(self, ways: Mapping[str, LLM], best: SpeedPrediction) -> Validation:
         requests = self.question.workload.requests
         return validate(ways, requests, self.question.params, self.question.batch, best.speedup.value)
 
 
-def _by_group(one: Measured, k: int, field: str) -> dict[str, Prediction]:
+def _by_group(one: Measured, k: int, field: str) -> dict[str, SpeedPrediction]:
     """One request at a time, for the requests of each category or language."""
     traces = one.predictor.traces
     names = dict.fromkeys(getattr(trace, field) for trace in traces)

@@ -9,11 +9,11 @@ from typing import Any
 from torch import Tensor
 
 from gamaneh.heads.artifact import Artifact
-from gamaneh.heads.eagle import blank_eagle, load_eagle
+from gamaneh.heads.eagle_head import blank_eagle, load_eagle
 from gamaneh.heads.eagle_shape import eagle_shape
-from gamaneh.heads.early_exit import blank_exit, exit_shape, load_exit
-from gamaneh.heads.medusa import blank_medusa, load_medusa, medusa_shape
-from gamaneh.heads.mtp import blank_mtp, load_mtp, mtp_shape
+from gamaneh.heads.exit_head import blank_exit, exit_shape, load_exit
+from gamaneh.heads.medusa_heads import blank_medusa, load_medusa, medusa_shape
+from gamaneh.heads.mtp_heads import blank_mtp, load_mtp, mtp_shape
 from gamaneh.heads.trainable import DraftHeads
 from gamaneh.models.loading import LoadedModel
 

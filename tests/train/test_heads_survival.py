@@ -3,8 +3,8 @@ from __future__ import annotations
 import pytest
 import torch
 
+from gamaneh.train.heads_survival import RANKS, Figures, add_rounds, score_rows, shown
 from gamaneh.train.losses import Pairs
-from gamaneh.train.survival import RANKS, Figures, add_rounds, score_rows, shown
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
