@@ -10,14 +10,12 @@ from statistics import median
 import torch
 from torch import Tensor
 
-from gamaneh.core import Backend
+from gamaneh.backends.choose import backend_for
+from gamaneh.core import Backend, Feed
 from gamaneh.errors import InvalidOption
 from gamaneh.heads.artifact import Artifact
 from gamaneh.heads.exit_head import ExitHead, load_exit
-from gamaneh.kv.cache import KVCache
-from gamaneh.kv.placing import Placed
 from gamaneh.models.loading import LoadedModel
-from gamaneh.models.runner import DecoderRunner
 from gamaneh.proposers.exits import Exit, OwnExit, TrainedExit
 
 TEXTS = (
@@ -73,9 +71,9 @@ def measure_exits(
     """Measure the target's own head after each of these layers; after some spread over all of them for none."""
     candidates = sorted(layers) or candidate_layers(loaded.config.num_layers)
     prompts = [loaded.tokenizer.encode(text) for text in TEXTS]
-    runner = _runner(loaded, len(prompts), max(map(len, prompts)) + ANSWER_TOKENS)
-    agreement = _agreement(runner, prompts, candidates)
-    costs = _costs(runner, candidates, clock)
+    backend = _backend(loaded, prompts)
+    agreement = _agreement(backend, loaded, prompts, candidates)
+    costs = _costs(backend, candidates, clock)
     return [ExitMeasure(*row) for row in zip(candidates, agreement, costs, strict=True)]
 
 
@@ -123,53 +121,54 @@ def _trained(head: ExitHead, loaded: LoadedModel, backend: Backend, layer: int |
     return TrainedExit(backend, head, loaded.decoder), about
 
 
-def _runner(loaded: LoadedModel, sequences: int, length: int) -> DecoderRunner:
-    """With a small cache of its own: a run of blocks for each sequence."""
-    config, decoder = loaded.config, loaded.decoder
-    blocks = sequences * -(-length // BLOCK_SIZE)
-    cache = KVCache(
-        config.num_layers, blocks, BLOCK_SIZE, config.num_kv_heads, config.head_dim, decoder.dtype, decoder.device
-    )
-    return DecoderRunner(decoder, cache, invariant=False)
+def _backend(loaded: LoadedModel, prompts: Sequence[list[int]]) -> Backend:
+    """A backend of the target's kind, with a small cache of its own."""
+    longest = max(map(len, prompts)) + ANSWER_TOKENS
+    blocks = len(prompts) * -(-longest // BLOCK_SIZE) + 1  # one more for the token that is timed
+    return backend_for(loaded, blocks, BLOCK_SIZE, invariant=False, prefix_cache=False)
 
 
 @torch.inference_mode()
-def _agreement(runner: DecoderRunner, prompts: Sequence[list[int]], layers: Sequence[int]) -> list[float]:
+def _agreement(
+    backend: Backend, loaded: LoadedModel, prompts: Sequence[list[int]], layers: Sequence[int]
+) -> list[float]:
     """For each layer the share of tokens, of the target's greedy continuations, that it would have chosen."""
-    texts, read = [list(prompt) for prompt in prompts], [0] * len(prompts)
+    texts = {f"text {at}": list(prompt) for at, prompt in enumerate(prompts)}
     states: list[Tensor] = []
     chosen: list[int] = []
+    for name, text in texts.items():
+        backend.admit(name, text)
     for _ in range(ANSWER_TOKENS):
         feeds = [
-            _feed(runner, at, len(texts), text[done:], done)
-            for at, (text, done) in enumerate(zip(texts, read, strict=True))
+            Feed(request_id=name, tokens=text, count=len(text) - backend.length(name)) for name, text in texts.items()
         ]
-        forward = runner.forward(feeds, taps=layers)
-        states += [rows[-1] for rows in forward.hidden]
-        read = [len(text) for text in texts]
-        for text, logits in zip(texts, forward.logits, strict=True):
-            text.append(int(logits[-1].argmax()))
-            chosen.append(text[-1])
-    truth, decoder = torch.tensor(chosen, device=runner.decoder.device), runner.decoder
+        for feed in feeds:
+            backend.reserve(feed.request_id, feed.count)
+        backend.verify(feeds, taps=layers)
+        backend.commit(feeds)
+        for feed in feeds:
+            assert feed.scores is not None and feed.hidden is not None, "verify fills what was asked for"
+            states.append(feed.hidden[-1])
+            chosen.append(int(feed.scores[-1].argmax()))
+            texts[feed.request_id].append(chosen[-1])
+    backend.release(texts)
+    truth, decoder = torch.tensor(chosen, device=loaded.device), loaded.decoder
     guesses = (decoder.logits(rows, [len(rows)]).argmax(-1) for rows in torch.stack(states, dim=1))
     return [float((own == truth).float().mean()) for own in guesses]
 
 
-def _costs(runner: DecoderRunner, layers: Sequence[int], clock: Clock) -> list[float]:
+def _costs(backend: Backend, layers: Sequence[int], clock: Clock) -> list[float]:
     """Seconds of a guess after each layer, in whole forwards; in turns, so that a slow moment falls on all of them."""
-    ways = [*layers, runner.decoder.config.num_layers]
+    ways = [*layers, backend.caps.num_layers]
     seconds: list[list[float]] = [[] for _ in ways]
+    feed = Feed(request_id="timed", tokens=[0], count=1)
+    backend.admit(feed.request_id, feed.tokens)
+    backend.reserve(feed.request_id, feed.count)
     for _ in range(1 + REPEATS):
         for at, layer in enumerate(ways):
             started = clock()
-            runner.forward([_feed(runner, 0, 1, [0], 0)], num_layers=layer)
+            backend.verify([feed], num_layers=layer)
             seconds[at].append(clock() - started)
+    backend.release([feed.request_id])
     medians = [median(times[1:]) for times in seconds]
     return [own / medians[-1] for own in medians[:-1]]
-
-
-def _feed(runner: DecoderRunner, at: int, count: int, tokens: Sequence[int], start: int) -> Placed:
-    """Tokens of the text `at` of `count`, which has an equal part of the cache."""
-    first = BLOCK_SIZE + at * ((runner.cache.num_slots - BLOCK_SIZE) // count)
-    stop = start + len(tokens)
-    return Placed(tokens, start, 0, range(first, first + stop), first)

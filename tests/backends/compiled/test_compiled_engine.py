@@ -39,6 +39,11 @@ def test_trees_give_the_tokens_of_plain_decoding(params):
     assert tokens("draft_model", params, draft=draft, **trees) == tokens("none", params)
 
 
+@pytest.mark.parametrize("params", PARAMS, ids=["greedy", "sampled"])
+def test_an_early_exit_is_measured_and_gives_the_tokens_of_plain_decoding(params):
+    assert tokens("early_exit", params) == tokens("none", params)
+
+
 def test_batches_chunks_and_preemption_change_no_token():
     wide = tokens("lookup", PARAMS[1], options=EngineOptions(max_batch=3))
     alone = tokens("lookup", PARAMS[1], options=EngineOptions(max_batch=1))
