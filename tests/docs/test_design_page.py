@@ -29,6 +29,16 @@ def test_the_page_quotes_the_step_as_it_is() -> None:
 
 
 def test_the_table_of_rooms_has_every_package() -> None:
-    rooms = PAGE.read_text("utf-8").split("## The rooms\n")[1].split("\n## ")[0]
-    named = set(re.findall(r"^\| `(\w+)` \|", rooms, flags=re.MULTILINE))
-    assert named == {path.parent.name for path in SOURCE.glob("*/__init__.py")}
+    assert set(_rooms()) - {""} == {path.parent.name for path in SOURCE.glob("*/__init__.py")}
+
+
+def test_the_doors_of_rooms_are_there() -> None:
+    doors = [(package, door) for package, own in _rooms().items() for door in own if package != "cli"]
+    assert [door for package, door in doors if not (SOURCE / package / f"{door}.py").exists()] == []
+
+
+def _rooms() -> dict[str, list[str]]:
+    """Doors by package; the root's package is empty."""
+    section = PAGE.read_text("utf-8").split("## The rooms\n")[1].split("\n## ")[0]
+    rows = re.findall(r"^\| (?:`(\w+)`|\(root\)) \|.*\| ([^|]*) \|$", section, flags=re.MULTILINE)
+    return {package: re.findall(r"`([\w/]+)`", doors) for package, doors in rows}
