@@ -42,5 +42,5 @@ def test_without_numba_torch_serves_and_says_so(monkeypatch, caplog):
 
 
 def test_an_unknown_backend_is_refused():
-    with pytest.raises(InvalidOption, match="backend must be one of auto, compiled, torch, got 'fast'"):
+    with pytest.raises(InvalidOption, match="backend must be one of auto, compiled, torch, hf, got 'fast'"):
         load("model", backend="fast")

@@ -43,7 +43,7 @@ def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(choose, "load", load)
     monkeypatch.setattr(candidate, "load", load)
     monkeypatch.setattr(llm, "load", load)
-    monkeypatch.setattr(llm, "open_model", lambda name, **_: name)
+    monkeypatch.setattr(llm, "open_for", lambda name, *_: name)
 
 
 @pytest.fixture

@@ -119,7 +119,7 @@ def test_inspect_refuses_what_is_no_heads_in_one_line(tmp_path: Path) -> None:
 def tiny_target(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every model that a command opens is the tiny one."""
     monkeypatch.setattr(session, "load", lambda *args, **kwargs: TARGET)
-    monkeypatch.setattr(session, "open_model", lambda *args, **kwargs: TARGET)
+    monkeypatch.setattr(session, "open_for", lambda *args, **kwargs: TARGET)
     monkeypatch.setattr(session, "file_or_name", lambda name: TARGET)
 
 

@@ -228,7 +228,7 @@ class TestWhereTheOutputEnds:
 
     def test_a_shortest_length_is_refused(self) -> None:
         with pytest.raises(InvalidRequest, match="min_tokens must be 0 with a grammar"):
-            scripted().add(PROMPT, SamplingParams(min_tokens=3), mask=grammar())
+            scripted().add(Request(PROMPT, SamplingParams(min_tokens=3), mask=grammar()))
 
 
 @dataclass

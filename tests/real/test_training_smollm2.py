@@ -9,7 +9,7 @@ import pytest
 
 from gamaneh.engine.llm import LLM
 from gamaneh.models.loading import load
-from gamaneh.options import SamplingParams, SpeculationOptions
+from gamaneh.options import Precision, SamplingParams, SpeculationOptions
 from gamaneh.train.corpus import make_corpus
 from gamaneh.train.data import Example
 from gamaneh.train.heads import HeadsOrder, train_heads
@@ -24,7 +24,7 @@ def silent(title: str) -> AbstractContextManager[Tick]:
 @pytest.mark.parametrize("kind", ["medusa", "eagle"])
 def test_heads_are_trained_for_the_real_model_and_change_no_answer(model_file: Path, tmp_path: Path, kind: str) -> None:
     target = load(model_file)
-    workshop = Workshop(start_accelerator("auto", "auto", "cpu"), tmp_path / "work", silent, lambda text: None)
+    workshop = Workshop(start_accelerator("auto", Precision(), "cpu"), tmp_path / "work", silent, lambda text: None)
     data = DataOptions(max_length=96, held_out=2, answer_tokens=24, temperatures=(0.0,), answer_batch=8)
     examples = [Example.from_prompt(f"Name {count} colours.") for count in range(2, 8)]
     order = HeadsOrder(kind=kind, draft_vocab=512, loop=LoopOptions(epochs=8, batch_tokens=512, learning_rate=2e-3))

@@ -14,6 +14,7 @@ from transformers import PreTrainedTokenizerFast
 
 from gamaneh.models.loading import LoadedModel
 from gamaneh.models.tokenizer import Tokenizer
+from gamaneh.options import Precision
 from gamaneh.testing import EOS_ID, ByteTokenizer, tiny_model
 from gamaneh.train.corpus import Corpus, make_corpus
 from gamaneh.train.data import Example
@@ -67,7 +68,7 @@ class Listener:
         yield lambda done, total: ticks.append((done, total))
 
     def workshop(self, folder: Path) -> Workshop:
-        accelerator = start_accelerator("float32", "float32", "cpu")
+        accelerator = start_accelerator("float32", Precision(weights="float32"), "cpu")
         return Workshop(accelerator, folder, self.bar, self.said.append)
 
 
