@@ -67,11 +67,6 @@ class Turn(Feed):
         root = self.logit_rows - 1 if self.row is None else 0
         return self.scores[root : root + 1 + len(self.draft)]
 
-    @property
-    def decoding(self) -> bool:
-        """The request had read its prompt before this step."""
-        return self.count == 1 and self.samples and self.sequence.num_emitted > 0
-
     def report(self, *, batch_size: int, draft_seconds: float, verify_seconds: float) -> StepReport:
         """Return the event of this turn; it must have a verdict.
 
