@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import typer
 import yaml
+from kubernetes_validate import validate
 from series import DEPLOY, ROOT
 
 from gamaneh.cli.main import app
 from gamaneh.models.catalogue import names
 from gamaneh.models.fetch import CACHE_VARIABLE
 from gamaneh.server.server_options import ServerOptions
+
+KUBERNETES = DEPLOY / "kubernetes"
 
 
 def load(path: Path) -> Any:
@@ -48,14 +53,14 @@ def argument(instructions: list[tuple[str, str]], name: str) -> str:
 
 
 class TestImage:
-    def test_all_stages_begin_with_slim_python(self, instructions: list[tuple[str, str]]) -> None:
-        stages = [argument.split()[0] for name, argument in instructions if name == "FROM"]
-        assert set(stages) == {"python:3.11-slim"}
+    def test_all_stages_begin_with_one_slim_python_pinned_by_digest(self, instructions: list[tuple[str, str]]) -> None:
+        (stage,) = {argument.split()[0] for name, argument in instructions if name == "FROM"}
+        assert re.fullmatch(r"python:3\.11\.\d+-slim-\w+@sha256:[0-9a-f]{64}", stage)
 
     def test_it_does_not_run_as_root(self, last_stage: list[tuple[str, str]]) -> None:
         user = argument(last_stage, "USER")
-        assert user not in ("root", "0")
-        assert f"useradd --system --uid 10001 --create-home {user}" in argument(last_stage, "RUN")
+        assert int(user) > 0
+        assert f"useradd --system --uid {user} --create-home gamaneh" in argument(last_stage, "RUN")
 
     def test_nothing_but_packages_is_fetched_while_it_is_built(self, instructions: list[tuple[str, str]]) -> None:
         commands = [argument for name, argument in instructions if name == "RUN"]
@@ -88,9 +93,25 @@ class TestCompose:
     def test_there_are_a_server_prometheus_and_grafana(self, compose: dict[str, Any]) -> None:
         assert compose["services"].keys() == {"pull", "server", "prometheus", "grafana"}
 
-    def test_images_of_others_have_a_version(self, compose: dict[str, Any]) -> None:
+    def test_it_passes_the_schema_of_compose(self) -> None:
+        checked = subprocess.run(
+            [
+                sys.executable,
+                "-m",
+                "check_jsonschema",
+                "--builtin-schema",
+                "vendor.compose-spec",
+                DEPLOY / "compose.yaml",
+            ],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert checked.returncode == 0, checked.stdout
+
+    def test_images_of_others_are_pinned_by_digest(self, compose: dict[str, Any]) -> None:
         for name in ("prometheus", "grafana"):
-            assert re.search(r":v?\d+\.\d+\.\d+$", compose["services"][name]["image"])
+            assert re.search(r":v?\d+\.\d+\.\d+@sha256:[0-9a-f]{64}$", compose["services"][name]["image"])
 
     def test_mounted_files_exist_and_are_read_only(self, compose: dict[str, Any]) -> None:
         for service in compose["services"].values():
@@ -122,6 +143,57 @@ class TestCompose:
 
     def test_no_password_has_a_default(self, compose: dict[str, Any]) -> None:
         assert ":?" in compose["services"]["grafana"]["environment"]["GF_SECURITY_ADMIN_PASSWORD"]
+
+
+class TestKubernetes:
+    @pytest.fixture
+    def resources(self) -> dict[str, dict[str, Any]]:
+        """Resources by kind and name."""
+        files = load(KUBERNETES / "kustomization.yaml")["resources"]
+        found = [one for name in files for one in yaml.safe_load_all((KUBERNETES / name).read_text(encoding="utf-8"))]
+        return {f"{one['kind']}/{one['metadata']['name']}": one for one in found}
+
+    @pytest.fixture
+    def pod(self, resources: dict[str, dict[str, Any]]) -> dict[str, Any]:
+        spec: dict[str, Any] = resources["StatefulSet/gamaneh"]["spec"]["template"]["spec"]
+        return spec
+
+    def test_all_resources_pass_the_schemas_strictly(self, resources: dict[str, dict[str, Any]]) -> None:
+        for resource in resources.values():
+            validate(resource, "1.37", strict=True)
+
+    def test_no_file_is_left_out(self) -> None:
+        listed = {*load(KUBERNETES / "kustomization.yaml")["resources"], "kustomization.yaml"}
+        assert {path.name for path in KUBERNETES.iterdir()} == listed
+
+    def test_the_model_is_pulled_before_it_is_served(self, pod: dict[str, Any]) -> None:
+        pull, server = pod["initContainers"][0]["args"], pod["containers"][0]["args"]
+        assert pull[0] == "pull"
+        assert pull[1] in server
+        assert pull[1] in names()
+
+    def test_the_user_is_the_images(self, pod: dict[str, Any], last_stage: list[tuple[str, str]]) -> None:
+        assert str(pod["securityContext"]["runAsUser"]) == argument(last_stage, "USER")
+
+    def test_models_are_kept_by_each_replica(
+        self, resources: dict[str, dict[str, Any]], pod: dict[str, Any], last_stage: list[tuple[str, str]]
+    ) -> None:
+        (claim,) = resources["StatefulSet/gamaneh"]["spec"]["volumeClaimTemplates"]
+        mounts = {mount["name"]: mount["mountPath"] for mount in pod["containers"][0]["volumeMounts"]}
+        assert mounts[claim["metadata"]["name"]] == argument(last_stage, "VOLUME")
+
+    def test_the_server_may_finish_first(self, pod: dict[str, Any]) -> None:
+        assert pod["terminationGracePeriodSeconds"] > ServerOptions().drain_seconds
+
+    def test_probes_ask_for_paths_that_are_served(self, pod: dict[str, Any]) -> None:
+        server = pod["containers"][0]
+        asked = {probe: server[probe]["httpGet"]["path"] for probe in server if probe.endswith("Probe")}
+        assert asked == {"startupProbe": "/health", "livenessProbe": "/health", "readinessProbe": "/ready"}
+
+    def test_the_service_finds_the_pods(self, resources: dict[str, dict[str, Any]]) -> None:
+        labels = resources["StatefulSet/gamaneh"]["spec"]["template"]["metadata"]["labels"]
+        for kind in ("Service/gamaneh", "Service/gamaneh-replicas"):
+            assert resources[kind]["spec"]["selector"].items() <= labels.items()
 
 
 class TestPrometheus:
