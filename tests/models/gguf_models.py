@@ -81,7 +81,10 @@ def as_gguf(model: PreTrainedModel, architecture: str) -> GgufDraft:
         "attention.key_length": _head_dim(config),
         "attention.value_length": _head_dim(config),
     }
-    if architecture == "gemma3":
+    if architecture == "gemma2":
+        metadata |= {"attention.sliding_window": config.sliding_window}
+        metadata |= {key: getattr(config, key) for key in ("attn_logit_softcapping", "final_logit_softcapping")}
+    elif architecture == "gemma3":
         metadata |= {"rope.freq_base": 1e6, "attention.sliding_window": config.sliding_window}
         metadata |= {"rope.scaling.type": "linear", "rope.scaling.factor": 8.0}
     else:
@@ -107,12 +110,12 @@ def _gguf_name(name: str, architecture: str) -> str:
         return f"{fixed[stem]}.{kind}"
     match = re.fullmatch(r"model\.layers\.(\d+)\.(.+)", stem)
     assert match is not None, name
-    names = {**_NAMES, **(_GEMMA_NAMES if architecture == "gemma3" else {})}
+    names = {**_NAMES, **(_GEMMA_NAMES if architecture.startswith("gemma") else {})}
     return f"blk.{match[1]}.{names[match[2]]}.{kind}"
 
 
 def _converted(name: str, value: Array, config: Any, architecture: str) -> Array:
-    if architecture == "gemma3" and name.endswith("norm.weight"):
+    if architecture.startswith("gemma") and name.endswith("norm.weight"):
         return value + 1
     if architecture in ("llama", "smollm3") and ("q_proj" in name or "k_proj" in name):
         return _permuted(value, config.num_attention_heads if "q_proj" in name else config.num_key_value_heads)

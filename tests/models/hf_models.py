@@ -72,6 +72,16 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
         },
     ),
     "smollm3": ("smollm3", {"no_rope_layers": [1, 0, 1]}),
+    "gemma 2": (
+        "gemma2",
+        {
+            "head_dim": 32,
+            "query_pre_attn_scalar": 24,
+            "sliding_window": 16,
+            "attn_logit_softcapping": 5.0,
+            "final_logit_softcapping": 3.0,
+        },
+    ),
     "gemma 3": (
         "gemma3_text",
         {

@@ -178,7 +178,7 @@ def test_another_head_on_a_known_family_is_refused() -> None:
         ("partial_rotary_factor", llama(partial_rotary_factor=0.5)),
         ("mrope_section", llama(rope_scaling={"rope_type": "default", "mrope_section": [2, 3, 3]})),
         ("attn_logit_softcapping", {**GEMMA_TEXT, "attn_logit_softcapping": 50.0}),
-        ("final_logit_softcapping", {**GEMMA_TEXT, "final_logit_softcapping": 30.0}),
+        ("final_logit_softcapping", llama(final_logit_softcapping=30.0)),
         ("use_bidirectional_attention", {**GEMMA_TEXT, "use_bidirectional_attention": True}),
         ("num_local_experts", llama(num_local_experts=8)),
         ("quantization_config", llama(quantization_config={"quant_method": "awq"})),

@@ -35,6 +35,7 @@ MODELS = {
     "qwen2": ("qwen2", {}),
     "qwen3": ("qwen3", {}),
     "smollm3": ("smollm3", {"no_rope_layers": [1, 1, 1]}),
+    "gemma 2": ("gemma2", {"query_pre_attn_scalar": 32}),
     "gemma 3": ("gemma3", {"layer_types": ["sliding_attention"] * 3, "query_pre_attn_scalar": 32}),
 }
 """Name in hf_models -> architecture, and what the file leaves to convention."""

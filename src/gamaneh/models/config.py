@@ -52,6 +52,10 @@ class DecoderConfig:
     `gate_up.weight`, `gate_up.bias`, `down.weight`, `down.bias`, `attn_norm`, `mlp_norm`, `post_attn_norm`,
     `post_mlp_norm`, `q_norm`, `k_norm`. Query, key and value rows are stacked in `qkv`, gate and
     up rows in `gate_up`. Norms that add one to their weight have it added at load.
+
+    Args:
+        attention_softcap, logit_softcap: scores of the attention, and logits, become `cap * tanh(score / cap)`
+            (Gemma 2 report, section 2); None leaves them.
     """
 
     family: str
@@ -74,6 +78,8 @@ class DecoderConfig:
     tied_embedding: bool = False
     embedding_scale: float = 1.0
     attention_scale: float | None = None
+    attention_softcap: float | None = None
+    logit_softcap: float | None = None
     bos_id: int | None = None
     eos_ids: tuple[int, ...] = ()
 

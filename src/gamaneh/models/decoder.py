@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from gamaneh.models.attention import LayerCache, attend, write_cache
+from gamaneh.models.attention import LayerCache, attend, softcapped, write_cache
 from gamaneh.models.batch import FlatBatch
 from gamaneh.models.config import DecoderConfig, LayerSpec
 from gamaneh.models.linear import DenseLinear, Linear, apply_tiled, make_linear
@@ -79,7 +79,7 @@ class Layer:
         queries, keys = torch.split(rotated, [config.num_heads, config.num_kv_heads], dim=1)
         key_cache, value_cache = cache.layer(self.index)
         write_cache(key_cache, value_cache, batch, keys, values)
-        mixed = attend(queries, key_cache, value_cache, batch, self.spec.window, config.scale)
+        mixed = attend(queries, key_cache, value_cache, batch, self.spec.window, config.scale, config.attention_softcap)
         return apply_tiled(self.out, mixed, batch.splits)
 
     def _mlp(self, x: Tensor, batch: FlatBatch) -> Tensor:
@@ -156,7 +156,8 @@ class Decoder:
 
     def logits(self, hidden: Tensor, splits: Sequence[int]) -> Tensor:
         """`[num_rows, hidden]` before the final norm -> `[num_rows, vocab]`."""
-        return apply_tiled(self.head, self.normed(hidden), splits)
+        logits = apply_tiled(self.head, self.normed(hidden), splits)
+        return logits if self.config.logit_softcap is None else softcapped(logits, self.config.logit_softcap)
 
     def normed(self, hidden: Tensor) -> Tensor:
         """The final norm."""

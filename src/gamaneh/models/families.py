@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -51,7 +51,6 @@ def decoder_config(hf: Mapping[str, Any], source: str = "config.json") -> Decode
     stated = Keys(hf, source)
     _check_numbers(stated)
     settings = _settings(hf, source)
-    _refuse_features(settings)
     _warn_of_defaults(stated, settings)
     heads, kv_heads = settings.whole("num_attention_heads"), settings.whole("num_key_value_heads")
     hidden, vocab_size = settings.whole("hidden_size"), settings.whole("vocab_size")
@@ -59,6 +58,7 @@ def decoder_config(hf: Mapping[str, Any], source: str = "config.json") -> Decode
     if heads % kv_heads:
         settings.refuse("num_attention_heads", f"must be a multiple of num_key_value_heads ({kv_heads})")
     own = family.switches(settings)
+    _refuse_features(settings, (*_REFUSED, *(key for field, key in _SOFTCAPS.items() if field not in own)))
     ropes = tuple(read_rope(stated, places, context) for places in family.ropes)
     config = DecoderConfig(
         **{
@@ -146,9 +146,10 @@ def _warn_of_defaults(stated: Keys, settings: Keys) -> None:
         LOGGER.warning("%s leaves values to the defaults of transformers: %s", stated.source, ", ".join(missing))
 
 
+_SOFTCAPS = {"attention_softcap": "attn_logit_softcapping", "logit_softcap": "final_logit_softcapping"}
+"""Field of `DecoderConfig` -> setting; refused in families that do not read it."""
+
 _REFUSED = (
-    "attn_logit_softcapping",
-    "final_logit_softcapping",
     "use_bidirectional_attention",
     "num_experts",
     "num_local_experts",
@@ -156,8 +157,8 @@ _REFUSED = (
 )
 
 
-def _refuse_features(settings: Keys) -> None:
-    for feature in _REFUSED:
+def _refuse_features(settings: Keys, features: Sequence[str]) -> None:
+    for feature in features:
         if settings.get(feature):
             value = f"got {settings.get(feature)!r:.200}"
             raise UnsupportedModel(f"{settings.source}: {feature} is a feature that we do not have, {value}")
@@ -218,17 +219,25 @@ def _smollm3(settings: Keys) -> dict[str, Any]:
     return {**_llama(settings), "layers": tuple(specs)}
 
 
-def _gemma3(settings: Keys) -> dict[str, Any]:
+def _gemma2(settings: Keys) -> dict[str, Any]:
     bias = settings.flag("attention_bias", False)
+    caps = {name: None if settings.get(key) is None else settings.number(key) for name, key in _SOFTCAPS.items()}
     return {
-        "layers": tuple(LayerSpec(window, 0 if window is None else 1) for window in _windows(settings)),
+        "layers": tuple(map(LayerSpec, _windows(settings))),
         "embedding_scale": settings.whole("hidden_size") ** 0.5,
         "attention_scale": settings.number("query_pre_attn_scalar") ** -0.5,
-        "qk_norm": True,
+        **caps,
         "post_norms": True,
         "qkv_bias": bias,
         "out_bias": bias,
     }
+
+
+def _gemma3(settings: Keys) -> dict[str, Any]:
+    specs = tuple(LayerSpec(window, 0 if window is None else 1) for window in _windows(settings))
+    own = {**_gemma2(settings), "layers": specs, "qk_norm": True}
+    del own["attention_softcap"]  # `transformers` does not apply it
+    return own
 
 
 _NAMES: Mapping[str, tuple[str, ...]] = {
@@ -246,7 +255,7 @@ _NAMES: Mapping[str, tuple[str, ...]] = {
     "down.bias": ("mlp.down_proj.bias",),
 }
 
-_GEMMA3_NAMES = {
+_GEMMA_NAMES = {
     **_NAMES,
     "post_attn_norm": ("post_attention_layernorm.weight",),
     "mlp_norm": ("pre_feedforward_layernorm.weight",),
@@ -270,8 +279,9 @@ FAMILIES: Mapping[str, Family] = {
     "qwen2": Family(("Qwen2ForCausalLM",), _qwen2, _NAMES),
     "qwen3": Family(("Qwen3ForCausalLM",), _qwen3, _NAMES),
     "smollm3": Family(("SmolLM3ForCausalLM",), _smollm3, _NAMES, ropes=(RopePlaces(default_theta=2e6),)),
+    "gemma2": Family(("Gemma2ForCausalLM",), _gemma2, _GEMMA_NAMES, 1.0),
     "gemma3_text": Family(
-        ("Gemma3ForCausalLM", "Gemma3ForConditionalGeneration"), _gemma3, _GEMMA3_NAMES, 1.0, _GEMMA3_ROPES
+        ("Gemma3ForCausalLM", "Gemma3ForConditionalGeneration"), _gemma3, _GEMMA_NAMES, 1.0, _GEMMA3_ROPES
     ),
     "phi3": Family(("Phi3ForCausalLM",), _mistral, _PHI3_NAMES),
 }

@@ -40,20 +40,19 @@ class GgufArchitecture:
     names: Mapping[str, str] | None = None
 
 
+_GEMMA_NAMES = {
+    "post_attention_norm": "post_attention_layernorm",
+    "ffn_norm": "pre_feedforward_layernorm",
+    "post_ffw_norm": "post_feedforward_layernorm",
+}
+
 ARCHITECTURES: Mapping[str, GgufArchitecture] = {
     "llama": GgufArchitecture("llama", permuted=True),
     "qwen2": GgufArchitecture("qwen2"),
     "qwen3": GgufArchitecture("qwen3"),
     "smollm3": GgufArchitecture("smollm3", permuted=True),
-    "gemma3": GgufArchitecture(
-        "gemma3_text",
-        norm_shift=1.0,
-        names={
-            "post_attention_norm": "post_attention_layernorm",
-            "ffn_norm": "pre_feedforward_layernorm",
-            "post_ffw_norm": "post_feedforward_layernorm",
-        },
-    ),
+    "gemma2": GgufArchitecture("gemma2", norm_shift=1.0, names=_GEMMA_NAMES),
+    "gemma3": GgufArchitecture("gemma3_text", norm_shift=1.0, names=_GEMMA_NAMES),
 }
 """By `general.architecture`; Mistral files say llama, see `_model_type`."""
 
@@ -226,10 +225,14 @@ _KNOWN = frozenset(
 )
 """Keys that are read, and those that change no number."""
 
+_SOFTCAPS = ("attn_logit_softcapping", "final_logit_softcapping")
+_GEMMAS = ("gemma2", "gemma3_text")
+"""Types of models that read them."""
+
 _NEUTRAL: Mapping[str, tuple[Any, ...]] = {
     **dict.fromkeys(("expert_count", "expert_used_count", "expert_shared_count", "nextn_predict_layers"), (0,)),
     **dict.fromkeys(("attention.clamp_kqv", "attention.max_alibi_bias", "attention.alibi_bias_max"), (0,)),
-    **dict.fromkeys(("attn_logit_softcapping", "final_logit_softcapping", "attention.scale"), (0,)),
+    **dict.fromkeys((*_SOFTCAPS, "attention.scale"), (0,)),
     **dict.fromkeys(("attention.shared_kv_layers", "leading_dense_block_count", "pooling_type"), (0,)),
     **dict.fromkeys(("embedding_scale", "residual_scale", "logit_scale", "rope.scale_linear"), (0, 1)),
     **dict.fromkeys(("rope.scaling.attn_factor", "rope.scaling.yarn_attn_factor"), (1,)),
@@ -253,7 +256,7 @@ def _check_known(values: Keys) -> None:
             continue
         if key not in _NEUTRAL:
             raise _unsupported(values, key, "is a key that we do not know, and may change the arithmetic")
-        if values.get(key) not in _NEUTRAL[key]:
+        if values.get(key) not in _NEUTRAL[key] and not (key in _SOFTCAPS and values.prefix.startswith("gemma")):
             raise _unsupported(values, key, "is a feature that we do not have")
 
 
@@ -277,7 +280,7 @@ def _model_type(architecture: GgufArchitecture, values: Keys) -> str:
     A window as long as the context cuts nothing off, whichever layers have it.
     """
     kind, window = architecture.model_type, values.whole("attention.sliding_window", 0, least=0)
-    if kind == "gemma3_text" or not window or window >= values.whole("context_length"):
+    if kind in _GEMMAS or not window or window >= values.whole("context_length"):
         return kind
     if values.get("attention.sliding_window_pattern"):
         raise _unsupported(values, "attention.sliding_window_pattern", "is a feature that we do not have")
@@ -297,26 +300,36 @@ def _vocab_size(file: GgufFile, values: Keys) -> int:
 
 def _own_settings(file: GgufFile, values: Keys, model_type: str, head_dim: int) -> dict[str, Any]:
     """What a family's `config.json` says in its own way."""
-    if model_type == "gemma3_text":
-        return _gemma3_settings(values, head_dim)
+    if model_type in _GEMMAS:
+        return _gemma_settings(values, model_type, head_dim)
     rope = {"rope_theta": _theta(values, "rope.freq_base", 1e4), **_rope_scaling(values)}
     biased = {"attention_bias": "blk.0.attn_q.bias" in file.tensors, "mlp_bias": "blk.0.ffn_up.bias" in file.tensors}
     own = {"llama": biased, "mistral": {"sliding_window": values.get("attention.sliding_window")}}
     return {"rope_parameters": rope, **own.get(model_type, {})}
 
 
-def _gemma3_settings(values: Keys, head_dim: int) -> dict[str, Any]:
+def _gemma_settings(values: Keys, model_type: str, head_dim: int) -> dict[str, Any]:
     layers, hidden, heads = (values.whole(key) for key in ("block_count", "embedding_length", "attention.head_count"))
-    return {
+    settings = {
         "sliding_window": values.whole("attention.sliding_window"),
-        # The file does not say it: the 27B model, alone in having 62 layers, scales by hidden / heads.
-        "query_pre_attn_scalar": hidden // heads if layers == 62 else head_dim,
-        "rope_parameters": {
-            "full_attention": {"rope_theta": _theta(values, "rope.freq_base", 1e6), **_rope_scaling(values)},
-            # Converters leave this one out.
-            "sliding_attention": {"rope_theta": values.number("rope.freq_base_swa", 1e4), "rope_type": "default"},
-        },
+        # The file does not say it: the 27B models, alone in having so many layers, scale by hidden / heads.
+        "query_pre_attn_scalar": hidden // heads if layers == _LARGEST_GEMMAS[model_type] else head_dim,
+        **{key: values.get(key) or None for key in _SOFTCAPS if values.get(key) is not None},
     }
+    if model_type == "gemma2":
+        # Converters leave the base out: it is the same in all of them.
+        theta = values.number("rope.freq_base", 1e4)
+        return {**settings, "rope_parameters": {"rope_theta": theta, **_rope_scaling(values)}}
+    ropes = {
+        "full_attention": {"rope_theta": _theta(values, "rope.freq_base", 1e6), **_rope_scaling(values)},
+        # Converters leave this one out.
+        "sliding_attention": {"rope_theta": values.number("rope.freq_base_swa", 1e4), "rope_type": "default"},
+    }
+    return {**settings, "rope_parameters": ropes}
+
+
+_LARGEST_GEMMAS = {"gemma2": 46, "gemma3_text": 62}
+"""Layers of the 27B models."""
 
 
 def _theta(values: Keys, key: str, default: float) -> float:

@@ -35,6 +35,17 @@ TINY_CONFIGS: Mapping[str, DecoderConfig] = {
     "qwen2": replace(_BASE, family="qwen2", qkv_bias=True, tied_embedding=True),
     "qwen3": replace(_BASE, family="qwen3", qk_norm=True),
     "smollm3": replace(_BASE, family="smollm3", layers=(LayerSpec(), LayerSpec(rope=None))),
+    "gemma2": replace(
+        _BASE,
+        family="gemma2",
+        post_norms=True,
+        tied_embedding=True,
+        activation="gelu_tanh",
+        embedding_scale=32**0.5,
+        attention_softcap=5.0,
+        logit_softcap=4.0,
+        layers=(LayerSpec(window=32), LayerSpec()),
+    ),
     "gemma3": replace(
         _BASE,
         family="gemma3_text",

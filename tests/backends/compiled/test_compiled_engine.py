@@ -25,7 +25,7 @@ def tokens(proposer, params, *, family="llama", draft=None, options=None, **more
 
 
 @pytest.mark.parametrize("params", PARAMS, ids=["greedy", "sampled"])
-@pytest.mark.parametrize("family", ["llama", "mistral", "gemma3"])
+@pytest.mark.parametrize("family", ["llama", "mistral", "gemma2", "gemma3"])
 @pytest.mark.parametrize("proposer", ["lookup", "suffix", "draft_model"])
 def test_speculation_gives_the_tokens_of_plain_decoding(proposer, family, params):
     draft = compiled_model(family, "int4") if proposer == "draft_model" else None

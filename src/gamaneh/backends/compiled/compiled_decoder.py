@@ -110,9 +110,10 @@ class CompiledDecoder:
         with ThreadPoolExecutor(self.workers.threads) as pool:
             self._lay_out(weights, pool, progress)
         self.parts = np.array(self._parts, dtype=np.int64)
+        self._caps = np.array([config.attention_softcap or 0, config.logit_softcap or 0], dtype=np.float32)
         self._rope_capacity = 0
         self._buffers = _Buffers(0, 0)
-        self._counters = aligned((9 * config.num_layers + 2, step.STAGE_BYTES // 8), np.int64)
+        self._counters = aligned((9 * config.num_layers + 3, step.STAGE_BYTES // 8), np.int64)
 
     def nbytes(self) -> int:
         """Return the bytes of the weights in memory; an embedding that lies in the file's pages is left out."""
@@ -145,7 +146,7 @@ class CompiledDecoder:
         """Return rows of hidden states times the output matrix, `[rows, vocab]`.
 
         Args:
-            norm: the final norm comes first.
+            norm: the final norm comes first, and a cap of the logits last.
         """
         count = hidden.shape[0]
         layout = _RowLayout([FedSpan([0] * count, 0, [0] * (count // BLOCK + 1), logit_rows=count)])
@@ -258,6 +259,9 @@ class CompiledDecoder:
             places[layer] = place
         plan = self._plan(layout, self._buffers, depth)
         plan[Args.FINAL_NORM_AT] = final_norm
+        caps_at = self._caps.ctypes.data
+        plan[Args.SCORES_CAP_AT] = caps_at if config.attention_softcap else 0
+        plan[Args.LOGITS_CAP_AT] = caps_at + 4 if config.logit_softcap and final_norm else 0
         plan[Args.LOGITS_AT], plan[Args.LOGITS_STRIDE] = logits.data_ptr(), 4 * config.vocab_size
         plan[Args.TAPS_AT], plan[Args.NUM_TAPS] = 0 if hidden is None else hidden.data_ptr(), len(taps)
         self._counters[:] = 0
@@ -478,6 +482,7 @@ _KERNELS = {
     Args.QUANTISE_AT: "quantise",
     Args.NORM_AT: "norm",
     Args.SOFTMAX_AT: "softmax",
+    Args.CAP_AT: "cap",
     Args.SCORES_8_AT: "scores_8",
     Args.SCORES_4_AT: "scores_4",
     Args.SCORES_2_AT: "scores_2",

@@ -86,7 +86,10 @@ class Args(IntEnum):
     TABLES_AT = 53
     TABLE_STRIDE = 54
     WIDE = 55
-    SIZE = 56
+    CAP_AT = 56
+    SCORES_CAP_AT = 57
+    LOGITS_CAP_AT = 58
+    SIZE = 59
 
 
 class LayerField(IntEnum):
@@ -161,6 +164,9 @@ UNIT_ROWS = 8
 """Most rows of one sequence in a unit of attention."""
 
 UNIT_PAIRS = 8
+CAP_COLUMNS = 4096
+"""Logits that are capped in one unit."""
+
 SPINS = 3000
 
 SCRATCH_SUMS, SCRATCH_SCORES = 4096, 4096 + 8 * 4 * 512
@@ -506,6 +512,8 @@ def _attend_queries(plan, fields, rows, ancestors, scratch, kv_head, row0, begin
         for a in range(num):
             scores[prefix + a] = scores[ancestors[first + a]]
         vectors = (seen - start + 15) // 16
+        if plan[Args.SCORES_CAP_AT] != 0:
+            call_3(plan[Args.CAP_AT], scores_at + j * stride + start * 4, vectors, plan[Args.SCORES_CAP_AT])
         for t in range(seen, start + vectors * 16):
             scores[t] = types.float32(-float("inf"))
         call_3(plan[Args.SOFTMAX_AT], scores_at + j * stride + start * 4, vectors, totals_at + j * 4)
@@ -609,6 +617,32 @@ def _quantise_mixed(plan, stage):
     _await(plan, stage, done, total)
 
 
+@inner
+def _cap_logits(plan, scratch, stage):
+    """Cap the logits, `CAP_COLUMNS` of a row at a time; what fills no vector goes by the scratch."""
+    columns = plan[Args.LOGITS_STRIDE] // 4
+    pieces = (columns + CAP_COLUMNS - 1) // CAP_COLUMNS
+    total, done = plan[Args.LOGIT_ROWS] * pieces, 0
+    while True:
+        unit = _claim(plan, stage)
+        if unit >= total:
+            break
+        done += 1
+        first = unit % pieces * CAP_COLUMNS
+        at = plan[Args.LOGITS_AT] + unit // pieces * plan[Args.LOGITS_STRIDE] + first * 4
+        count = min(CAP_COLUMNS, columns - first)
+        whole, rest = count // 16, count % 16
+        call_3(plan[Args.CAP_AT], at, whole, plan[Args.LOGITS_CAP_AT])
+        if rest > 0:
+            last, spare = floats(at + whole * 64, rest), floats(scratch, 16)
+            for i in range(16):
+                spare[i] = last[i] if i < rest else types.float32(0)
+            call_3(plan[Args.CAP_AT], scratch, 1, plan[Args.LOGITS_CAP_AT])
+            for i in range(rest):
+                last[i] = spare[i]
+    _await(plan, stage, done, total)
+
+
 _I64_1, _I64_2, _I32_1 = types.int64[::1], types.int64[:, ::1], types.int32[::1]
 
 
@@ -693,3 +727,5 @@ def run(plan, layers, parts, rows, units, ancestors, taps, eps, scale, thread):
             normed_at, x_stride, records_at, record_stride, STORE,
             plan[Args.LOGITS_AT], plan[Args.LOGITS_STRIDE], 0,
         )  # fmt: skip
+        if plan[Args.LOGITS_CAP_AT] != 0:
+            _cap_logits(plan, scratch, stage + 2)

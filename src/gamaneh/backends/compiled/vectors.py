@@ -33,6 +33,7 @@ def functions(target: Target) -> list[IrFunction]:
         _norm(target),
         _gate(target, "silu"),
         _gate(target, "gelu_tanh"),
+        _cap(target),
         _softmax(target),
         *(_scores(target, queries) for queries in QUERIES),
         *(_mix(target, queries, channels) for queries in MIXED for channels in sorted({wide(target), NARROW})),
@@ -265,6 +266,22 @@ def _gate(target: Target, activation: str) -> IrFunction:
             negative = v.binary("fmul", x, inside)
         below = v.binary("fadd", v.exp(negative), v.all_floats(1.0))
         v.store(v.binary("fmul", v.binary("fdiv", x, below), v.load(u, at)), out, at)
+    loop.end([])
+    return f
+
+
+def _cap(target: Target) -> IrFunction:
+    """cap * tanh(row / cap) in place: row, its vectors of 16, where cap stands. tanh y is 1 - 2 / (exp(2 y) + 1)."""
+    f = IrFunction("cap", [("row", "ptr"), ("vectors", "i64"), ("cap", "ptr")])
+    v = _Vectors(f, target)
+    cap = v.spread(f.op("load float, ptr %cap, align 4"))
+    factor = v.binary("fdiv", v.all_floats(2.0), cap)
+    loop = _Loop(f, "tanh", "0", "%vectors", [])
+    row = f.offset("%row", f.op(f"mul i64 {loop.i}, {4 * TILE}"))
+    for at in range(v.chunks):
+        below = v.binary("fadd", v.exp(v.binary("fmul", v.load(row, at), factor)), v.all_floats(1.0))
+        tanh = v.binary("fsub", v.all_floats(1.0), v.binary("fdiv", v.all_floats(2.0), below))
+        v.store(v.binary("fmul", tanh, cap), row, at)
     loop.end([])
     return f
 
