@@ -6,6 +6,10 @@ import importlib.util
 import logging
 
 import pytest
+from gguf import GGMLQuantizationType
+from models.gguf_models import as_gguf
+from models.hf_models import hf_model
+from models.test_tokenizer import byte_level
 
 from gamaneh.backends.choose import load, why_not_compiled
 from gamaneh.backends.compiled import processor
@@ -44,3 +48,14 @@ def test_without_numba_torch_serves_and_says_so(monkeypatch, caplog):
 def test_an_unknown_backend_is_refused():
     with pytest.raises(InvalidOption, match="backend must be one of auto, compiled, torch, hf, got 'fast'"):
         load("model", backend="fast")
+
+
+def test_block_types_without_products_are_rounded_and_said_aloud(tmp_path, caplog):
+    draft = as_gguf(hf_model("llama 2"), "llama")
+    draft.metadata |= byte_level()
+    draft.kinds |= {f"blk.{layer}.ffn_down.weight": GGMLQuantizationType.MXFP4 for layer in range(3)}
+    with caplog.at_level(logging.WARNING):
+        model = load(draft.write(tmp_path / "tiny.gguf"), backend="compiled")
+    assert "what is stored as MXFP4 is rounded to int8 in groups of 32, since there are no compiled" in caplog.text
+    (down,) = model.decoder.layers[0].linears[3].tensors
+    assert down.format.name == "MXFP4"

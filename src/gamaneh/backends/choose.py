@@ -16,6 +16,7 @@ from gamaneh.kv.cache import KVCache
 from gamaneh.kv.manager import KVManager, SlotStore
 from gamaneh.kv.pool import BlockPool
 from gamaneh.models import loading
+from gamaneh.models.formats.known import REQUANTISED
 from gamaneh.models.loading import TARGET, LoadedModel, OpenModel, Role, blaming, choose_device
 from gamaneh.models.runner import DecoderRunner
 from gamaneh.options import Precision
@@ -183,6 +184,10 @@ def _load_compiled(
     from gamaneh.backends.compiled.stored_weights import stored_weights
 
     opened = model if isinstance(model, OpenModel) else loading.open_model(model, role=role)
+    foreign = [name for name in opened.tensors.formats if name in REQUANTISED]
+    if foreign:
+        rule = "is rounded to int8 in groups of 32, since there are no compiled products for it"
+        LOGGER.warning("%s %s: what is stored as %s %s", role.title, opened.name, ", ".join(foreign), rule)
     with blaming(role, opened.name):
         weights = stored_weights(opened.tensors, precision.weights)
         compiled = CompiledDecoder(

@@ -20,7 +20,7 @@ import numpy.typing as npt
 from gguf.constants import GGML_QUANT_SIZES, GGMLQuantizationType
 
 from gamaneh.errors import CorruptModel, UnsupportedModel
-from gamaneh.models.formats.known import GGUF_FORMATS, gguf_format
+from gamaneh.models.formats.known import gguf_format
 from gamaneh.models.formats.stored import StoredTensor
 from gamaneh.models.keys import Keys
 
@@ -211,9 +211,5 @@ def _tensor_entry(header: _Header) -> tuple[str, Callable[[int], TensorInfo]]:
 
 def _kind(number: int, name: str) -> GGMLQuantizationType:
     known: Mapping[int, GGMLQuantizationType] = {entry.value: entry for entry in GGMLQuantizationType}
-    kind = known.get(number)
-    if kind is None or kind.name not in GGUF_FORMATS:
-        raise UnsupportedModel(
-            f"type of tensor {name} must be one of {', '.join(GGUF_FORMATS)}; got {kind.name if kind else number}"
-        )
-    return kind
+    gguf_format(known[number].name if number in known else str(number), name)
+    return known[number]

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
 from compiled_models import compiled_decoder, compiled_weights, new_pages, span
 
 from gamaneh.backends.compiled import processor
-from gamaneh.backends.compiled.compiled_decoder import FedSpan
+from gamaneh.backends.compiled.compiled_decoder import CompiledDecoder, FedSpan
+from gamaneh.errors import CorruptModel
 from gamaneh.kv import KVCache
 from gamaneh.kv.placing import Placed
 from gamaneh.models.decoder import Decoder
@@ -191,3 +194,16 @@ def test_heads_get_the_scores_of_hidden_states(fmt):
         decoder.config.norm_eps,
     )
     assert difference(decoder.scores(normed, norm=False), outcome.logits) < 1e-4
+
+
+@pytest.mark.parametrize("name", ["embedding", "head", "layers.1.down.weight"])
+@pytest.mark.parametrize("fmt", ["float32", "int8"])
+def test_weights_that_are_not_finite_are_refused_by_their_tensor(name, fmt):
+    config = TINY_CONFIGS["llama"]
+    weights = dict(compiled_weights(config, fmt)[0])
+    raw = weights[name][0].raw.copy()
+    raw[5, :4] = 255
+    weights[name] = (replace(weights[name][0], raw=raw), *weights[name][1:])
+    told = name.removesuffix(".weight")
+    with pytest.raises(CorruptModel, match=f"tensor {told}: .* must be finite numbers, got NaN"):
+        CompiledDecoder(config, weights, threads=1)

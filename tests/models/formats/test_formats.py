@@ -9,7 +9,7 @@ from gamaneh.errors import CorruptModel, UnsupportedModel
 from gamaneh.models.formats.dense import BFLOAT16, FLOAT16
 from gamaneh.models.formats.int4 import INT4
 from gamaneh.models.formats.int8 import INT8
-from gamaneh.models.formats.known import GGUF_FORMATS, REQUANTISED, from_floats, gguf_format, quantised, requantised
+from gamaneh.models.formats.known import GGUF_FORMATS, REQUANTISED, from_floats, gguf_format, quantised
 from gamaneh.models.formats.stored import Groups, StoredTensor
 
 HALVES = {
@@ -96,23 +96,22 @@ def test_quantised_leaves_block_formats_alone():
     assert quantised(from_floats(stored.expand()), "int8").format is INT8
 
 
-@pytest.mark.parametrize("kind", ["Q2_K", "IQ4_NL"])
-def test_other_block_types_are_rounded_to_int8(kind):
-    assert kind in REQUANTISED
-    rng = np.random.default_rng(0)
-    block, nbytes = GGML_QUANT_SIZES[GGMLQuantizationType[kind]]
-    raw = rng.integers(0, 256, (4, nbytes), dtype=np.uint8)
-    half = {"Q2_K": (80, 82), "IQ4_NL": (0,)}[kind]
-    for at in half:
-        raw[:, at : at + 2] = np.float16(0.01).tobytes()[0], np.float16(0.01).tobytes()[1]
+@pytest.mark.parametrize("kind", REQUANTISED)
+def test_other_block_types_are_rounded_to_int8_where_codes_are_wanted(kind):
+    raw = np.full((4, 3 * GGML_QUANT_SIZES[GGMLQuantizationType[kind]][1]), 0x23, np.uint8)  # scales of about 0.014
+    if kind == "MXFP4":
+        raw[:, ::17] = 127  # exponents of scales
+    columns = 3 * GGML_QUANT_SIZES[GGMLQuantizationType[kind]][0]
+    stored = StoredTensor.read(gguf_format(kind, "w"), raw, (4, columns), "w")
     expected = dequantize(raw, GGMLQuantizationType[kind])
-    got = requantised(raw, kind, (4, block)).expand()
-    assert np.abs(got - expected).max() <= np.abs(expected).max() / 127
+    assert expected.any()
+    assert np.array_equal(stored.expand(), expected)
+    assert np.abs(stored.pack().expand() - expected).max() <= np.abs(expected).max() / 127
 
 
 def test_unknown_types_are_refused_by_name():
-    with pytest.raises(UnsupportedModel, match=r"type of tensor w must be one of F32, .*Q6_K; got MXFP4"):
-        gguf_format("MXFP4", "w")
+    with pytest.raises(UnsupportedModel, match=r"type of tensor w must be one of F32, .*Q6_K, .*IQ4_XS; got I8"):
+        gguf_format("I8", "w")
 
 
 def test_bytes_that_do_not_fit_the_shape_are_refused():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import mmap
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,11 +20,12 @@ from gamaneh.backends.compiled import processor, step
 from gamaneh.backends.compiled.assemble import Assembler, IrFunction
 from gamaneh.backends.compiled.jit import announce, code_folder
 from gamaneh.backends.compiled.kernels import Kind, product
-from gamaneh.backends.compiled.layout import Laid, aligned, lay_out
+from gamaneh.backends.compiled.layout import Laid, aligned, check_finite, lay_out
 from gamaneh.backends.compiled.pages import Pages
 from gamaneh.backends.compiled.step import Args, LayerField, PartField, RowField
 from gamaneh.backends.compiled.vectors import BLOCK, NARROW, functions, wide
 from gamaneh.backends.compiled.workers import Workers, usable_cores
+from gamaneh.errors import CorruptModel
 from gamaneh.models.config import DecoderConfig
 from gamaneh.models.formats.stored import Floats, StoredTensor
 from gamaneh.models.rope import rope_tables
@@ -180,7 +181,8 @@ class CompiledDecoder:
                 assert isinstance(matrix, tuple)
                 if name == "gate_up":
                     matrix = _halves(matrix, config.intermediate_size)
-                fields[first], count, fields[needs] = self._matrix(matrix, pool)
+                with _naming(f"{prefix}{name}"):
+                    fields[first], count, fields[needs] = self._matrix(matrix, pool)
                 if parts is not None:
                     fields[parts] = count
                 fields[bias] = self._vector(weights.get(prefix + name + ".bias"))
@@ -190,7 +192,12 @@ class CompiledDecoder:
             fields[LayerField.WINDOW] = spec.window or 0
         head = weights["embedding" if config.tied_embedding else "head"]
         assert isinstance(head, tuple)
-        self._head = self._matrix(head, pool)
+        with _naming("embedding" if config.tied_embedding else "head"):
+            self._head = self._matrix(head, pool)
+        if not config.tied_embedding:  # its rows are expanded as they are needed
+            with _naming("embedding"):
+                check_finite(self.embedding, pool)
+                _advise(self.embedding, _DONT_NEED)
         self._final_norm = self._vector(weights["norm"])
         if progress is not None:
             progress(total, total)
@@ -428,6 +435,15 @@ class _Buffers:
         made = aligned(shape, dtype)
         self._kept.append(made)
         return made
+
+
+@contextlib.contextmanager
+def _naming(tensor: str) -> Iterator[None]:
+    """Let errors say which tensor they are about."""
+    try:
+        yield
+    except CorruptModel as error:
+        raise CorruptModel(f"tensor {tensor}: {error}") from error
 
 
 def _whole(size: int) -> int:

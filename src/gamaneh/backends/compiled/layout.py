@@ -73,7 +73,7 @@ def lay_out(stored: StoredTensor, pool: ThreadPoolExecutor | None = None) -> Lai
     records = -(-columns // kind.record_columns)
     num_tiles = -(-rows // (TILE * TILES)) * TILES
     tiles = aligned((num_tiles, records * kind.record_bytes), np.uint8, huge=True)
-    step = max(1, CHUNK_BYTES // (TILE * max(columns, 1))) * TILE
+    step = _chunk_rows(columns)
 
     def fill(start: int) -> None:
         part = stored.rows(start, start + step)
@@ -83,6 +83,29 @@ def lay_out(stored: StoredTensor, pool: ThreadPoolExecutor | None = None) -> Lai
     starts = range(0, rows, step)
     list(pool.map(fill, starts) if pool is not None else map(fill, starts))
     return Laid(kind, (rows, columns), tiles, records)
+
+
+def check_finite(stored: StoredTensor, pool: ThreadPoolExecutor) -> None:
+    """Check what `lay_out` checks, of a matrix that stays as it is.
+
+    Raises:
+        CorruptModel: a scale, or a float weight, is not finite.
+    """
+    step = _chunk_rows(stored.shape[1])
+
+    def check(start: int) -> None:
+        part = stored.rows(start, start + step).pack()
+        levels = (part.scales, part.minima, part.super_scales, part.super_minima) if isinstance(part, Groups) else ()
+        for level in levels:
+            _raw(level)
+        if not isinstance(part, Groups) and not np.isfinite(part).all():
+            raise CorruptModel(f"weights must be finite numbers, got NaN or infinity as {stored.format.name}")
+
+    list(pool.map(check, range(0, stored.shape[0], step)))
+
+
+def _chunk_rows(columns: int) -> int:
+    return max(1, CHUNK_BYTES // (TILE * max(columns, 1))) * TILE
 
 
 def aligned(shape: tuple[int, ...], dtype: npt.DTypeLike, *, huge: bool = False) -> npt.NDArray[Any]:

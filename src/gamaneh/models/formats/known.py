@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import numpy as np
-from gguf.constants import GGMLQuantizationType
-from gguf.quants import dequantize
 
 from gamaneh.errors import UnsupportedModel
 from gamaneh.models.formats.dense import BFLOAT16, FLOAT16, FLOAT32
+from gamaneh.models.formats.foreign import ForeignFormat
 from gamaneh.models.formats.int4 import INT4, Int4Format
 from gamaneh.models.formats.int8 import INT8, Int8Format
 from gamaneh.models.formats.q4_0 import Q4_0
@@ -20,7 +19,7 @@ from gamaneh.models.formats.q5_1 import Q5_1
 from gamaneh.models.formats.q5_k import Q5_K
 from gamaneh.models.formats.q6_k import Q6_K
 from gamaneh.models.formats.q8_0 import Q8_0
-from gamaneh.models.formats.stored import Bytes, Floats, Format, StoredTensor
+from gamaneh.models.formats.stored import Floats, Format, StoredTensor
 
 GGUF_FORMATS: Mapping[str, Format] = {
     "F32": FLOAT32,
@@ -30,8 +29,9 @@ GGUF_FORMATS: Mapping[str, Format] = {
 }
 """Formats of GGUF tensors that are read as they are."""
 
-REQUANTISED = ("Q2_K", "Q3_K", "IQ4_NL", "IQ4_XS", "IQ3_S", "IQ3_XXS", "IQ2_S", "IQ2_XS", "IQ2_XXS", "IQ1_S", "IQ1_M")
-"""Types of GGUF tensors that are rounded to int8 groups while they are loaded."""
+_FOREIGN = "Q2_K Q3_K TQ1_0 TQ2_0 MXFP4 IQ1_S IQ1_M IQ2_XXS IQ2_XS IQ2_S IQ3_XXS IQ3_S IQ4_NL IQ4_XS"
+REQUANTISED: Mapping[str, Format] = {name: ForeignFormat(name) for name in _FOREIGN.split()}
+"""Formats of GGUF tensors that the compiled backend rounds to int8 groups while they are loaded."""
 
 QUANTISED: Mapping[str, Int8Format | Int4Format] = {"int8": INT8, "int4": INT4}
 """Formats that float weights can be rounded to."""
@@ -43,15 +43,10 @@ def gguf_format(kind: str, tensor: str) -> Format:
     Raises:
         UnsupportedModel: we have no such format.
     """
-    if kind not in GGUF_FORMATS:
-        raise UnsupportedModel(f"type of tensor {tensor} must be one of {', '.join(GGUF_FORMATS)}; got {kind}")
-    return GGUF_FORMATS[kind]
-
-
-def requantised(raw: Bytes, kind: str, shape: tuple[int, int]) -> StoredTensor:
-    """Round a tensor of one of `REQUANTISED` to int8 groups; raw is `[rows, row_bytes]`."""
-    values = dequantize(raw, GGMLQuantizationType[kind])
-    return INT8.quantise(np.asarray(values, dtype=np.float32).reshape(shape))
+    known = {**GGUF_FORMATS, **REQUANTISED}
+    if kind not in known:
+        raise UnsupportedModel(f"type of tensor {tensor} must be one of {', '.join(known)}; got {kind}")
+    return known[kind]
 
 
 def quantised(stored: StoredTensor, weights: str) -> StoredTensor:
