@@ -24,7 +24,7 @@ from gamaneh.proposers.registry import REGISTRY
 FOLDER = Path(__file__).parent
 
 API_GROUPS: Mapping[str, Sequence[str]] = {
-    "Generating": ("LLM", "Generation", "Engine", "Request"),
+    "Generating": ("LLM", "Generation", "assemble", "Engine", "Request"),
     "Options": ("SamplingParams", "Drafting", "SpeculationOptions", "EngineOptions", "Precision"),
     "What comes back": ("StepOutput", "TokenLogprob", "Origin", "FinishReason", "StepReport", "SpeculationStats"),
     "Structured output": ("Grammar", "Frame"),

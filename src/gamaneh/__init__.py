@@ -62,6 +62,7 @@ __all__ = [
     "UnsupportedModel",
     "Verdict",
     "__version__",
+    "assemble",
 ]
 
 if TYPE_CHECKING:
@@ -79,6 +80,7 @@ if TYPE_CHECKING:
         TokenLogprob,
         Verdict,
     )
+    from gamaneh.engine.assembly import assemble
     from gamaneh.engine.engine import Engine
     from gamaneh.engine.llm import LLM, Generation
     from gamaneh.metrics.collector import SpeculationStats
@@ -90,6 +92,7 @@ else:
             "Draft FinishReason Needs Origin ProposalRow Proposer Request Rule StepOutput StepReport TokenLogprob "
             "Verdict"
         ),
+        "gamaneh.engine.assembly": "assemble",
         "gamaneh.engine.engine": "Engine",
         "gamaneh.engine.llm": "LLM Generation",
         "gamaneh.metrics.collector": "SpeculationStats",

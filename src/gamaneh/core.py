@@ -14,8 +14,9 @@ Glossary
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Protocol
 
@@ -24,6 +25,9 @@ from torch import Tensor
 from gamaneh.options import Drafting, DraftSampling, SamplingParams
 
 DEFAULT_SAMPLING = SamplingParams()
+
+Clock = Callable[[], float]
+"""Seconds from any moment on."""
 
 ANYBODY = "\0"
 """Salt of callers whom nobody can tell apart: they may share cached prefixes, but no answers to guess from."""
@@ -126,6 +130,9 @@ class Draft:
 
 
 EMPTY_DRAFT = Draft()
+
+Glimpses = Mapping[tuple[str, str], Draft]
+"""Drafts that instant proposers showed before the decision, by (proposer, request)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -324,6 +331,31 @@ class BatchReport:
     verify_seconds: float
     step_seconds: float
     plain_seconds: float | None
+
+
+@dataclass(slots=True)
+class Stopwatch:
+    """Times of one step, in seconds by the engine's clock.
+
+    Args:
+        started, drafted, verified: when the step began, and when its drafts and its forward were there.
+        draft_seconds: what each proposer took, glimpses included.
+        lag: tokens that each proposer had to read first.
+    """
+
+    clock: Clock
+    started: float = 0.0
+    drafted: float = 0.0
+    verified: float = 0.0
+    draft_seconds: dict[str, float] = field(default_factory=lambda: defaultdict(float))
+    lag: dict[str, int] = field(default_factory=lambda: defaultdict(int))
+
+    def __post_init__(self) -> None:
+        self.started = self.clock()
+
+    @property
+    def verify_seconds(self) -> float:
+        return self.verified - self.drafted
 
 
 @dataclass(frozen=True, slots=True)

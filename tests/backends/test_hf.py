@@ -23,7 +23,7 @@ from transformers import (
 from gamaneh import LLM
 from gamaneh.backends.hf import HFBackend
 from gamaneh.core import Draft, Feed, Needs, ProposalRow, Request
-from gamaneh.engine.engine import Engine
+from gamaneh.engine.assembly import assemble
 from gamaneh.errors import InvalidOption, UnsupportedModel
 from gamaneh.options import EngineOptions, SamplingParams, SpeculationOptions
 from gamaneh.proposers.draft_model import DraftModelProposer
@@ -88,7 +88,7 @@ def answers(family: str, proposer: object = None, params: SamplingParams | None 
 
     own = {} if proposer is None else {proposer.name: proposer}  # type: ignore[attr-defined]
     speculation = SpeculationOptions(proposer=next(iter(own)), draft_length=4) if own else SpeculationOptions()
-    engine = Engine(
+    engine = assemble(
         backend(family),
         ByteTokenizer(),
         proposers=own,  # type: ignore[arg-type]

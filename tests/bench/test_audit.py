@@ -15,6 +15,7 @@ from gamaneh.bench.audit.parity import check_parity
 from gamaneh.bench.audit.subject import Case, Subject
 from gamaneh.bench.result import Setup
 from gamaneh.core import EMPTY_DRAFT, Draft, Proposer
+from gamaneh.engine.assembly import assemble
 from gamaneh.engine.engine import Engine
 from gamaneh.errors import InvalidOption, InvalidRequest
 from gamaneh.kv import BlockPool, KVManager
@@ -44,7 +45,7 @@ def engine(target: Script = TARGET, draft: Script | None = None, **speculation) 
         proposer = DraftModelProposer(backend(draft_runner), vocab_size=VOCAB)
         proposers = {proposer.name: proposer}
         speculation = {"proposer": "draft_model", "draft_length": 3, **speculation}
-    return Engine(
+    return assemble(
         backend(runner),
         ByteTokenizer(),
         proposers=proposers,
@@ -196,7 +197,7 @@ class OtherWhileVerifying(ScriptedRunner):
 def damaged(invariant: bool, other: Script) -> Engine:
     whole = engine(draft=DRAFT)
     runner = OtherWhileVerifying(invariant, other)
-    return Engine(
+    return assemble(
         backend(runner),
         ByteTokenizer(),
         proposers=whole.proposers,
@@ -246,7 +247,7 @@ class Wavering(ScriptedRunner):
 
 def wavering(draft: Script | None = None) -> Engine:
     whole, runner = engine(draft=draft), Wavering()
-    return Engine(
+    return assemble(
         backend(runner),
         ByteTokenizer(),
         proposers=whole.proposers,

@@ -7,8 +7,7 @@ import pytest
 from gamaneh.control.budget import GRANT, INCOME
 from gamaneh.control.controller import PROBE_LENGTH, Controller
 from gamaneh.control.cost import CostModel
-from gamaneh.control.objective import Eligible
-from gamaneh.control.router import Route
+from gamaneh.control.router import Eligible, Route
 from gamaneh.control.survival import SurvivalTracker
 from gamaneh.core import PLAIN, Draft, ReasonCode, StepReport
 
@@ -55,8 +54,8 @@ def length_of(controller: Controller, **options) -> int:
 
 
 def sees(**drafts: Draft):
-    """A look at the copier's drafts, by request."""
-    return lambda proposer, request_ids, depth: {name: drafts[name] for name in request_ids if name in drafts}
+    """Glimpses of the copier's drafts, by request."""
+    return {("copier", name): draft for name, draft in drafts.items()}
 
 
 class TestDraftLength:

@@ -10,7 +10,7 @@ from gamaneh.core import AUTO, PLAIN, Failure, Needs, ReasonCode
 
 
 def features(**more) -> Features:
-    return Features(**({"prompt_len": 10, "emitted": 0, "limit": 100, "greedy": True} | more))
+    return Features(**({"prompt_len": 10, "limit": 100, "greedy": True} | more))
 
 
 def router() -> Router:
@@ -46,7 +46,7 @@ def test_plain_decoding_is_given_where_it_was_asked_for() -> None:
 
 
 def test_the_last_token_is_not_drafted() -> None:
-    assert router().routes("drafter", features(emitted=99))[0].code is ReasonCode.SHORT
+    assert router().routes("drafter", features(), emitted=99)[0].code is ReasonCode.SHORT
 
 
 def test_auto_without_proposers_is_plain() -> None:
@@ -86,4 +86,4 @@ def test_an_output_is_expected_to_be_as_long_as_usual_within_its_limit() -> None
 
 
 def test_an_output_that_is_longer_than_usual_is_expected_to_go_on() -> None:
-    assert router().expected_tokens(features(emitted=500, limit=1000)) == 500
+    assert router().expected_tokens(features(limit=1000), emitted=500) == 500

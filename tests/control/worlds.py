@@ -13,8 +13,7 @@ from functools import cache
 
 from gamaneh.control.controller import Controller
 from gamaneh.control.cost import CostModel
-from gamaneh.control.objective import Eligible
-from gamaneh.control.router import Route
+from gamaneh.control.router import Eligible, Route
 from gamaneh.control.survival import SurvivalTracker
 from gamaneh.core import ReasonCode, StepReport
 

@@ -185,7 +185,7 @@ class TestSnapshot:
         engine.add(Request([1], SamplingParams(max_tokens=400, ignore_eos=True), id="r"))
         for _ in range(10):
             engine.step()
-        snapshot = engine.steering.snapshot()
+        snapshot = engine.snapshot()
         proposer, request = snapshot.proposers["scripted"], snapshot.requests["r"]
         assert proposer.state == "ready"
         assert proposer.totals.accepted <= proposer.totals.drafted
@@ -200,7 +200,7 @@ class TestSnapshot:
     def test_it_tells_of_a_quarantine(self) -> None:
         engine = engine_for(flat, accuracy=0.9)
         engine.quarantine.report("scripted", "RuntimeError: broken")
-        proposer = engine.steering.snapshot().proposers["scripted"]
+        proposer = engine.snapshot().proposers["scripted"]
         assert (proposer.state, proposer.rounds_left) == ("quarantine", FIRST_ROUNDS)
         assert (proposer.reason, proposer.fault) == ("RuntimeError: broken", "error")
         assert proposer.failures == {"error": 1}
@@ -208,4 +208,4 @@ class TestSnapshot:
     def test_requests_that_ended_are_not_in_it(self) -> None:
         engine = engine_for(flat, accuracy=0.9)
         serve(engine, tokens=10)
-        assert engine.steering.snapshot().requests == {}
+        assert engine.snapshot().requests == {}

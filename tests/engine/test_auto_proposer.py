@@ -6,6 +6,7 @@ from collections import Counter
 
 from gamaneh.backends.paged import PagedBackend
 from gamaneh.core import AUTO, EMPTY_DRAFT, ReasonCode, Request, StepReport
+from gamaneh.engine.assembly import assemble
 from gamaneh.engine.engine import Engine
 from gamaneh.kv import BlockPool, KVManager
 from gamaneh.options import EngineOptions, SamplingParams, SpeculationOptions
@@ -44,7 +45,7 @@ def engine_for(script, speculation: SpeculationOptions) -> Engine:
     runner = TimedDraftRunner(script, VOCAB, num_blocks=128, block_size=16, max_context=1024)
     runner.clock = clock
     model = DraftModelProposer(PagedBackend(runner, KVManager(BlockPool(128, 16), runner.cache)), vocab_size=VOCAB)
-    return Engine(
+    return assemble(
         PagedBackend(target, KVManager(BlockPool(128, 16), target.cache)),
         ByteTokenizer(),
         proposers={"draft_model": model, "lookup": LookupProposer()},

@@ -11,6 +11,7 @@ from scipy.stats import chisquare
 
 from gamaneh.backends.paged import PagedBackend
 from gamaneh.core import Request
+from gamaneh.engine.assembly import assemble
 from gamaneh.engine.engine import Engine
 from gamaneh.kv import BlockPool, KVManager
 from gamaneh.options import EngineOptions, SamplingParams, SpeculationOptions
@@ -30,7 +31,7 @@ def engine_with(rule: str, sampling: str, k: int) -> Engine:
     speculation = SpeculationOptions(proposer="draft_model", draft_length=k, rule=rule, draft_sampling=sampling)
     options = EngineOptions(max_batch=32, step_tokens=512)
     tokenizer = ByteTokenizer()
-    return Engine(
+    return assemble(
         PagedBackend(target, kv),
         tokenizer,
         proposers={proposer.name: proposer},

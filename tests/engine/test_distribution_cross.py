@@ -11,6 +11,7 @@ from scipy.stats import chisquare
 
 from gamaneh.backends.paged import PagedBackend
 from gamaneh.core import Request, StepReport
+from gamaneh.engine.assembly import assemble
 from gamaneh.engine.engine import Engine
 from gamaneh.kv import BlockPool, KVManager
 from gamaneh.options import EngineOptions, SamplingParams, SpeculationOptions
@@ -48,7 +49,7 @@ def engine_with(rule: str, bridge: str, sampling: str = "request") -> Engine:
         draft_sampling=sampling,
         proposer_options={"bridge": bridge, "min_confidence": 0.0},
     )
-    return Engine(
+    return assemble(
         target.backend,
         OURS,
         proposers=build_proposers(Ingredients(speculation, target, draft)),

@@ -40,7 +40,7 @@ def engine_with(kind: str, rule: str, **more: int) -> Engine:
     speculation = SpeculationOptions(proposer=kind, draft_length=2, rule=rule, proposer_options=own)  # type: ignore[arg-type]
     heads = tiny_heads(target(), kind, seed=3, **KINDS[kind])
     engine = build_engine(target(), None, speculation, options, heads=[heads])
-    engine.clock = engine.drafting.clock = lambda: 0.0
+    engine.clock = lambda: 0.0
     return engine
 
 

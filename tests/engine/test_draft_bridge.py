@@ -36,7 +36,7 @@ def speculation(**options: object) -> SpeculationOptions:
 def test_it_is_logged_at_the_start_and_shown_in_the_snapshot(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO, logger="gamaneh"):
         engine = build_engine(tiny_model(), drafting(OTHER), speculation(bridge="text"), OPTIONS)
-    about = engine.steering.snapshot().proposers["draft_model"].about
+    about = engine.snapshot().proposers["draft_model"].about
     assert about.startswith("text bridge to the tokens of small: asked for by the option bridge")
     assert [record.getMessage() for record in caplog.records] == [f"draft_model: {about}"]
 
@@ -44,7 +44,7 @@ def test_it_is_logged_at_the_start_and_shown_in_the_snapshot(caplog: pytest.LogC
 def test_the_same_tokenizer_is_nothing_to_speak_of(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO, logger="gamaneh"):
         engine = build_engine(tiny_model(), drafting(ByteTokenizer()), speculation(), OPTIONS)
-    assert engine.steering.snapshot().proposers["draft_model"].about == ""
+    assert engine.snapshot().proposers["draft_model"].about == ""
     assert caplog.records == []
 
 

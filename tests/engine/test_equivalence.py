@@ -13,6 +13,7 @@ from conftest import assert_idle, run
 
 from gamaneh.backends.paged import PagedBackend
 from gamaneh.core import StepReport
+from gamaneh.engine.assembly import assemble
 from gamaneh.engine.engine import Engine
 from gamaneh.kv import BlockPool, KVCache, KVManager
 from gamaneh.models.loading import LoadedModel
@@ -53,7 +54,7 @@ def engine_for(
     ingredients = Ingredients(
         speculation, target, ready(draft_model, num_blocks=64, invariant=True, prefix_cache=False)
     )
-    return Engine(
+    return assemble(
         target.backend,
         ByteTokenizer(),
         proposers=build_proposers(ingredients),

@@ -14,6 +14,7 @@ from test_equivalence import ready
 
 from gamaneh.backends.paged import PagedBackend
 from gamaneh.core import Request, StepReport
+from gamaneh.engine.assembly import assemble
 from gamaneh.engine.engine import Engine
 from gamaneh.kv import BlockPool, KVManager
 from gamaneh.models.loading import LoadedModel
@@ -84,7 +85,7 @@ def engine_for(
     if script is not None:
         runner = ScriptedRunner(script, draft.vocab_size, num_blocks=400, max_context=2000)
         theirs = ReadyModel(small, PagedBackend(runner, KVManager(BlockPool(400, 4, prefix_cache=False), runner.cache)))
-    return Engine(
+    return assemble(
         ours.backend,
         target,
         proposers=build_proposers(Ingredients(speculation, ours, theirs)),
@@ -121,7 +122,7 @@ def plain(
     tokens = {}
     for name in TEXTS:
         large = ready(model(target, family, dtype, 0), num_blocks=100, invariant=True, prefix_cache=True)
-        engine = Engine(large.backend, target, options=EngineOptions(max_batch=8, step_tokens=256))
+        engine = assemble(large.backend, target, options=EngineOptions(max_batch=8, step_tokens=256))
         request = {name: (prompt_of(name, target), params_for(temperature, length))}
         tokens[name] = run(engine, request)[name].tokens
     return tokens

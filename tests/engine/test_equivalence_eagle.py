@@ -68,7 +68,7 @@ def engine_for(
     options = EngineOptions(max_batch=8, step_tokens=step_tokens, kv_blocks=num_blocks, invariant=True)
     target = tiny_model(family, dtype=dtype)
     engine = build_engine(target, None, speculation, options, heads=[artifact] if artifact else [])
-    engine.clock = engine.drafting.clock = lambda: 0.0  # beside such a target every draft would be slow
+    engine.clock = lambda: 0.0  # beside such a target every draft would be slow
     return engine
 
 
@@ -77,7 +77,7 @@ def test_the_controller_begins_with_what_was_measured_of_the_heads(method: str) 
     artifact = heads(method)
     assert artifact is not None
     known = replace(artifact, quality={"survival": {"all": [0.75, 0.25]}})
-    acceptance = engine_for(method, own=known).steering.controller.survival
+    acceptance = engine_for(method, own=known).controller.survival
     assert acceptance.survival(DraftSource(known.kind), "new", 2) == pytest.approx([0.75, 0.25])
 
 

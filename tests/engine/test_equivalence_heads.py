@@ -54,7 +54,7 @@ def test_what_the_heads_know_is_accepted(method: str) -> None:
 @pytest.mark.parametrize("method", HEADS)
 def test_the_controller_begins_with_what_was_measured_of_the_heads(method: str) -> None:
     known = replace(heads(method), quality={"survival": {"all": [0.75, 0.25]}})
-    acceptance = engine_for("llama", known).steering.controller.survival
+    acceptance = engine_for("llama", known).controller.survival
     assert acceptance.survival(DraftSource(known.kind), "new", 2) == pytest.approx([0.75, 0.25])
 
 

@@ -15,7 +15,7 @@ from test_equivalence import PROCESSORS, PROMPTS, TEXT, params_for, ready
 
 from gamaneh.backends.paged import PagedBackend
 from gamaneh.core import Request, StepReport
-from gamaneh.engine.assembly import build_engine
+from gamaneh.engine.assembly import assemble, build_engine
 from gamaneh.engine.engine import Engine
 from gamaneh.kv import BlockPool, KVManager
 from gamaneh.options import EngineOptions, SamplingParams, SpeculationOptions
@@ -47,7 +47,7 @@ def engine_for(
     speculation = SpeculationOptions(
         proposer=proposer, draft_length=k, rule=rule, proposer_options={"min_confidence": 0.0}
     )
-    return Engine(
+    return assemble(
         target.backend,
         ByteTokenizer(),
         proposers=build_proposers(Ingredients(speculation, target, draft_model)),
@@ -168,7 +168,7 @@ def test_every_proposer_at_once(wanted: str, names: str, temperature: float) -> 
     heads = [learned_heads("llama", kind, **shape) for kind, shape in HEADS.items()]
     options = EngineOptions(max_batch=8, step_tokens=256, kv_blocks=96, invariant=True)
     engine = build_engine(tiny_model("llama"), tiny_model("llama", seed=1), speculation, options, heads=heads)
-    engine.clock = engine.drafting.clock = lambda: 0.0
+    engine.clock = lambda: 0.0
     reports: list[StepReport] = []
     engine.observers.append(reports.append)
     assert outputs(engine, names, temperature) == expected("llama", names, temperature)
@@ -220,7 +220,7 @@ def sampling_engine(rule: str, proposer: str) -> Engine:
     model = DraftModelProposer(PagedBackend(draft, draft_kv), vocab_size=4)
     merged = PortfolioProposer({"suffix": suffix, "draft_model": model})
     speculation = SpeculationOptions(proposer=proposer, draft_length=3, rule=rule)
-    return Engine(
+    return assemble(
         PagedBackend(target, kv),
         ByteTokenizer(),
         proposers={each.name: each for each in (suffix, merged)},

@@ -8,6 +8,7 @@ from conftest import assert_idle, run
 from test_equivalence import DRAFT_SEEDS, PROMPTS, expected, params_for, ready
 
 from gamaneh.core import StepReport
+from gamaneh.engine.assembly import assemble
 from gamaneh.engine.engine import Engine
 from gamaneh.options import EngineOptions, SpeculationOptions
 from gamaneh.proposers.recipe import Ingredients
@@ -34,7 +35,7 @@ def engine_for(
     small = ready(model, num_blocks=64, invariant=invariant_draft, prefix_cache=False)
     proposers = build_proposers(Ingredients(speculation, target, small))
     options = EngineOptions(max_batch=8, step_tokens=step_tokens)
-    return Engine(target.backend, ByteTokenizer(), proposers=proposers, speculation=speculation, options=options)
+    return assemble(target.backend, ByteTokenizer(), proposers=proposers, speculation=speculation, options=options)
 
 
 def outputs(engine: Engine, names: str, temperature: float) -> dict[str, list[int]]:

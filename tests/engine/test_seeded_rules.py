@@ -40,7 +40,7 @@ def with_clock(engine: Engine, seed: int) -> Engine:
         now += jitter.expovariate(1.0) * 10 ** jitter.uniform(-4, 2)
         return now
 
-    engine.clock = engine.drafting.clock = clock
+    engine.clock = clock
     return engine
 
 

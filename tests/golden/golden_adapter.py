@@ -88,7 +88,7 @@ class ChatBytes(ByteTokenizer):
 
 def pinned(engine: Engine) -> Engine:
     """The engine without the decisions that depend on measured time; draft lengths are fixed by the scenarios."""
-    engine.steering.leaves_out_slow = False
+    engine.quarantine.leaves_out_slow = False
     return engine
 
 

@@ -7,8 +7,9 @@ from typing import cast
 
 import pytest
 
-from gamaneh.core import Draft, Needs, ProposalRow, Proposer, Sampler
-from gamaneh.proposers.guard import Guarded, NonsenseDraft
+from gamaneh.control.fallback import Fault, Quarantine
+from gamaneh.core import Draft, Needs, ProposalRow, Proposer, Sampler, Stopwatch
+from gamaneh.proposers.guard import Guarded
 
 VOCAB = 10
 
@@ -41,54 +42,63 @@ def row(name: str, *tokens: int, depth: int = 2) -> ProposalRow:
 
 
 def lengths(guard: Guarded, *rows: ProposalRow) -> list[int]:
-    return [len(draft) for draft in guard.propose(rows, [False] * len(rows))[0]]
+    return [len(draft) for draft in guard.propose(rows, [False] * len(rows))]
 
 
 def test_a_hostile_request_ends_its_own_drafts_and_no_others() -> None:
-    faults: list[Exception] = []
+    quarantine = Quarantine()
     proposer = Fragile(lambda row: 9 in row.tokens)
-    guard = Guarded(proposer, VOCAB, faults.append)
+    guard = Guarded(proposer, VOCAB, quarantine)
     for _ in range(3):
         assert lengths(guard, row("good"), row("hostile", 9), row("fine")) == [2, 0, 2]
-    assert faults == []
+    assert quarantine.reason("drafting") == ""
     assert proposer.asked[-1] == ["good", "fine"]
     guard.forget("hostile")
     assert lengths(guard, row("hostile")) == [2]
 
 
 def test_a_token_that_cannot_be_read_never_reaches_the_proposer() -> None:
-    faults: list[Exception] = []
+    quarantine = Quarantine()
     proposer = Fragile(lambda row: 9 in row.tokens, reads=9)
-    guard = Guarded(proposer, VOCAB, faults.append)
+    guard = Guarded(proposer, VOCAB, quarantine)
     assert lengths(guard, row("hostile", 9)) == [0]
     assert lengths(guard, row("hostile", 9), row("good")) == [0, 2]
-    assert faults == []
+    assert quarantine.reason("drafting") == ""
     assert proposer.asked == [["good"]]
 
 
 def test_a_proposer_that_fails_for_all_is_reported_once_a_round() -> None:
-    faults: list[Exception] = []
+    quarantine = Quarantine()
     proposer = Fragile(lambda row: True)
-    guard = Guarded(proposer, VOCAB, faults.append)
+    guard = Guarded(proposer, VOCAB, quarantine)
     assert lengths(guard, row("a"), row("b")) == [0, 0]
-    assert [type(fault) for fault in faults] == [IndexError]
+    assert quarantine.counts == {("drafting", Fault.ERROR): 1}
     assert set(proposer.forgotten) == {"a", "b"}
 
 
 def test_lack_of_memory_is_not_tried_again() -> None:
+    quarantine = Quarantine()
+
     class Full(Fragile):
         def propose(self, rows: Sequence[ProposalRow]) -> list[Draft]:
             self.asked.append([row.request_id for row in rows])
             raise MemoryError
 
-    faults: list[Exception] = []
     proposer = Full()
-    assert lengths(Guarded(proposer, VOCAB, faults.append), row("a"), row("b")) == [0, 0]
-    assert (len(faults), len(proposer.asked)) == (1, 1)
+    assert lengths(Guarded(proposer, VOCAB, quarantine), row("a"), row("b")) == [0, 0]
+    assert (quarantine.counts, len(proposer.asked)) == ({("drafting", Fault.MEMORY): 1}, 1)
 
 
 @pytest.mark.parametrize(("vocab", "depth"), [(2, 2), (VOCAB, 1)], ids=["ids", "depth"])
 def test_a_draft_that_breaks_a_rule_is_nonsense(vocab: int, depth: int) -> None:
-    faults: list[Exception] = []
-    assert lengths(Guarded(Fragile(), vocab, faults.append), row("a", depth=depth)) == [0]
-    assert [type(fault) for fault in faults] == [NonsenseDraft]
+    quarantine = Quarantine()
+    assert lengths(Guarded(Fragile(), vocab, quarantine), row("a", depth=depth)) == [0]
+    assert quarantine.counts == {("drafting", Fault.NONSENSE): 1}
+
+
+def test_a_watch_learns_what_the_proposer_took_and_had_to_read() -> None:
+    now = iter([0.0, 1.0, 3.5])
+    watch, guard = Stopwatch(lambda: next(now)), Guarded(Fragile(), VOCAB, Quarantine())
+    guard.propose([row("a", 5, 6)], [False], watch)
+    assert (watch.draft_seconds, watch.lag) == ({"drafting": 2.5}, {"drafting": 3})
+    assert guard.lag("a", 5) == 2

@@ -5,7 +5,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gamaneh.core import ROOT, Draft
-from gamaneh.proposers.portfolio import Survival
 from gamaneh.proposers.tree import Part, best_of, depth_within, merge, walk
 
 
@@ -77,26 +76,3 @@ def test_how_deep_a_part_was_taken() -> None:
     parts = [part("sure", [1, 2, 3], 0.9, 0.8, 0.7), part("unsure", [1, 5, 6], 0.5, 0.2, 0.1)]
     tree = merge(parts, 4)
     assert [depth_within(each.draft, tree) for each in parts] == [3, 2]
-
-
-def test_survival_starts_from_a_guess_and_follows_what_is_seen() -> None:
-    survival = Survival()
-    assert survival.estimate(2) == [0.5, 0.25]
-    for _ in range(200):
-        survival.add(3, 2)
-    first, second, third = survival.estimate(3)
-    assert first > second > 0.9
-    assert third < 0.1
-
-
-def test_survival_says_nothing_about_what_was_not_reached() -> None:
-    survival = Survival()
-    survival.add(3, 0)
-    assert survival.reached == [1.0, 0.0, 0.0]
-
-
-def test_survival_forgets() -> None:
-    survival = Survival()
-    for accepted in [1] * 100 + [0] * 100:
-        survival.add(1, accepted)
-    assert survival.estimate(1)[0] < 0.15

@@ -13,6 +13,7 @@ import torch
 
 from gamaneh.backends.paged import PagedBackend
 from gamaneh.core import Proposer, Request
+from gamaneh.engine.assembly import assemble
 from gamaneh.engine.engine import Engine
 from gamaneh.errors import InvalidOption
 from gamaneh.kv import BlockPool, KVCache, KVManager
@@ -62,7 +63,7 @@ def parts_for(proposer: str) -> Ingredients:
 
 def answer(proposer: str) -> tuple[list[int], Engine]:
     parts = parts_for(proposer)
-    engine = Engine(
+    engine = assemble(
         parts.target.backend,
         ByteTokenizer(),
         proposers=build_proposers(parts),
@@ -92,7 +93,7 @@ def test_the_installed_example_drafts_and_changes_nothing() -> None:
     plain, _ = answer("none")
     tokens, engine = answer("followers")
     assert tokens == plain
-    totals = engine.steering.snapshot().proposers["followers"].totals
+    totals = engine.snapshot().proposers["followers"].totals
     assert totals.drafted > 0
 
 

@@ -59,6 +59,16 @@ def play(proposer: PortfolioProposer, tokens: tuple[int, ...], row: ProposalRow 
     return draft
 
 
+def accepted(proposer: PortfolioProposer, name: str, grade: int = 0) -> tuple[int, int]:
+    """Positions of a member's only draft that were reached, and that were accepted."""
+    (pool,) = (
+        pool
+        for pool in proposer.survival.learned()
+        if (pool["proposer"], pool["grade"], pool["kind"]) == (name, grade, None)
+    )
+    return sum(map(bool, pool["reached"])), sum(map(bool, pool["accepted"]))
+
+
 def test_the_portfolio_follows_the_protocol() -> None:
     proposer: Proposer = portfolio(a=EMPTY_DRAFT)[0]
     assert (proposer.name, proposer.needs.probs, proposer.needs.branching) == ("portfolio", False, 2)
@@ -109,17 +119,17 @@ def test_the_member_that_was_right_gets_the_room() -> None:
 def test_a_member_learns_how_far_its_own_draft_was_right() -> None:
     proposer, _ = portfolio(a=Draft.chain([5, 6, 7]), b=Draft.chain([5, 8]), c=Draft.chain([9]))
     play(proposer, (5, 6, 7, 1), make_row(nodes=12))
-    assert proposer._survival["a", 0].accepted == [1.0, 1.0, 1.0]
-    assert proposer._survival["b", 0].accepted == [1.0, 0.0]
-    assert proposer._survival["c", 0].accepted == [0.0]
+    assert accepted(proposer, "a") == (3, 3)
+    assert accepted(proposer, "b") == (2, 1)
+    assert accepted(proposer, "c") == (1, 0)
 
 
 def test_what_found_no_place_in_the_tree_says_nothing_about_a_member() -> None:
     proposer, _ = portfolio(a=Draft.chain([5, 6, 7]), b=Draft.chain([5, 8, 9]))
     draft = play(proposer, (5, 8, 9, 1), make_row(nodes=4))
     assert 9 not in draft.tokens
-    assert proposer._survival["b", 0].accepted == [1.0, 1.0]
-    assert proposer._survival["a", 0].accepted == [1.0, 0.0, 0.0]
+    assert accepted(proposer, "b") == (2, 2)
+    assert accepted(proposer, "a") == (2, 1)
 
 
 def test_a_member_that_fails_is_left_out_and_the_others_go_on() -> None:
@@ -146,8 +156,8 @@ def test_grades_are_told_apart() -> None:
     play(proposer, (5, 1))
     members["a"].draft = Draft((5,), (ROOT,), grade=2)
     play(proposer, (6,))
-    assert proposer._survival["a", 0].accepted == [1.0]
-    assert proposer._survival["a", 2].accepted == [0.0]
+    assert accepted(proposer, "a") == (1, 1)
+    assert accepted(proposer, "a", grade=2) == (1, 0)
 
 
 @pytest.mark.parametrize("window", [1, 4])

@@ -7,16 +7,15 @@ from collections.abc import Mapping
 from gamaneh.control.controller import Controller
 from gamaneh.control.cost import CostModel
 from gamaneh.control.fallback import Fault, Quarantine
-from gamaneh.control.objective import Eligible
-from gamaneh.control.router import LONG_PROMPT, Features, Router
+from gamaneh.control.router import LONG_PROMPT, Eligible, Features, Router
 from gamaneh.control.survival import SurvivalTracker
 from gamaneh.core import AUTO, PLAIN, Decision, Needs, ReasonCode, StepReport
 from gamaneh.engine.scheduler import NO_ROOM, PREFILL
 
 FLAT = {1: 1.0, 16: 1.0}
 CROWDED = {1: 1.0, 16: 1.0, 17: 2.5, 32: 4.0}
-FEATURES = Features(prompt_len=10, emitted=0, limit=100, greedy=True)
-LONG = Features(prompt_len=LONG_PROMPT, emitted=0, limit=100, greedy=False, grammar=True)
+FEATURES = Features(prompt_len=10, limit=100, greedy=True)
+LONG = Features(prompt_len=LONG_PROMPT, limit=100, greedy=False, grammar=True)
 PROPOSERS = {"lookup": Needs(instant=True), "draft_model": Needs()}
 
 
@@ -30,7 +29,7 @@ def _routed_plain() -> list[Decision]:
     failed = _router()
     failed.quarantine.report("lookup", "it takes more time than it saves", Fault.SLOW)
     failed.quarantine.report("draft_model", "RuntimeError: broken", Fault.ERROR)
-    last = Features(prompt_len=10, emitted=99, limit=100, greedy=True)
+    last = Features(prompt_len=10, limit=1, greedy=True)
     return [
         _decide(_router(), PLAIN, FEATURES),
         _decide(_router(), "lookup", last),

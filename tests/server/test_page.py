@@ -72,7 +72,7 @@ class Playground:
         speculation = SpeculationOptions(proposer="scripted", draft_length=4)
         runner = ScriptedRunner(lambda history: self.voice(history), VOCAB)
         engine = scripted_engine(runner, ChatTokenizer(), proposer=proposer, speculation=speculation)
-        engine.steering.leaves_out_slow = False  # how busy the machine is must not change what is shown
+        engine.quarantine.leaves_out_slow = False  # how busy the machine is must not change what is shown
         self.service = Service(AsyncEngine(engine), ChatTokenizer(), "scripted-model")
         self.address = ""
 

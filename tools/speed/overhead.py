@@ -101,7 +101,7 @@ class _Watch:
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        self._target = engine.backend = engine.scheduler.backend = TimedBackend(cast(PagedBackend, engine.backend))
+        self._target = engine.scheduler.backend = TimedBackend(cast(PagedBackend, engine.backend))
         self._draft = _watched_draft(engine)
         self._report: StepReport | None = None
         engine.observers.append(self._note)

@@ -7,16 +7,18 @@ is not known well it judges hopefully, within a budget of what that may lose bes
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from gamaneh.control import reasons
 from gamaneh.control.budget import Budget
 from gamaneh.control.cost import CostModel
-from gamaneh.control.objective import AskedProposer, Eligible, Offer, RoundEstimate, round_seconds, the_round
-from gamaneh.control.router import Route
-from gamaneh.control.survival import CAUTION, DraftSource, SurvivalTracker, bounded
-from gamaneh.core import EMPTY_DRAFT, PLAIN, Decision, Draft, ReasonCode, StepReport
+from gamaneh.control.fallback import LONG_LAG, Account, Quarantine
+from gamaneh.control.objective import AskedProposer, Offer, RoundEstimate, round_seconds, the_round
+from gamaneh.control.router import Eligible, Route
+from gamaneh.control.survival import CAUTION, DraftSource, SurvivalTracker
+from gamaneh.core import EMPTY_DRAFT, PLAIN, Decision, Glimpses, ReasonCode, StepReport, Stopwatch
 
 MARGIN = 1.02
 """Gain over plain decoding that a request has to promise to begin drafting; it goes on down to 1."""
@@ -38,13 +40,24 @@ TRIAL_LENGTH = 2
 LOOKED_AT = 4
 """Candidates by which it is judged whether a request would draft alone; only the words depend on it."""
 
-Peek = Callable[[str, Sequence[str], int], Mapping[str, Draft]]
-"""Proposer, requests and longest draft -> the drafts that the proposer has for them at once."""
-
-Glimpses = Mapping[tuple[str, str], Draft]
-"""Drafts seen before the decision, by (proposer, request)."""
-
 _ADAPTED = (ReasonCode.PAYS, ReasonCode.TRIAL, ReasonCode.PROBE)
+
+
+@dataclass(slots=True)
+class Totals:
+    """Counts of one proposer since the engine was built; `seconds` are those of its drafts."""
+
+    drafts: int = 0
+    drafted: int = 0
+    accepted: int = 0
+    seconds: float = 0.0
+
+    def add(self, reports: Sequence[StepReport], seconds: float) -> None:
+        """One round in which the proposer was asked."""
+        self.drafts += sum(report.drafted > 0 for report in reports)
+        self.drafted += sum(report.drafted for report in reports)
+        self.accepted += sum(report.accepted for report in reports)
+        self.seconds += seconds
 
 
 @dataclass(slots=True)
@@ -85,26 +98,79 @@ class Plan:
 
 
 class Controller:
-    """Decides from measured survival and measured costs."""
+    """Decides from measured survival and measured costs.
 
-    def __init__(self, survival: SurvivalTracker, cost: CostModel) -> None:
-        self.survival, self.cost = survival, cost
+    Args:
+        quarantine: where a proposer goes that costs more than it saves.
+    """
+
+    def __init__(self, survival: SurvivalTracker, cost: CostModel, quarantine: Quarantine | None = None) -> None:
+        self.survival, self.cost, self.quarantine = survival, cost, quarantine or Quarantine()
         self.budget = Budget()
+        self.totals: dict[str, Totals] = defaultdict(Totals)
         self.decisions: dict[str, Decision] = {}
         self._kinds: dict[str, str] = {}
         self._plain_rounds: dict[str, int] = {}
         self._drafting: set[str] = set()
         self._lags: dict[str, float] = {}
 
-    def decide(self, requests: Sequence[Eligible], peek: Peek = lambda proposer, ids, length: {}) -> list[Decision]:
-        """One decision per request, all of them together being one batch."""
+    def wanted(self, requests: Sequence[Eligible]) -> dict[str, dict[str, int]]:
+        """Return the instant proposers whose drafts may matter, and for which requests: proposer -> request -> longest.
+
+        Args:
+            requests: all that are decoding.
+        """
+        found: dict[str, dict[str, int]] = {}
+        looking = [request for request in requests if any(route.instant for route in request.routes)]
+        batch = the_round(self.cost, requests) if looking else None
+        for request in looking:
+            for route in request.routes:
+                if route.instant and batch and self._worth_a_look(request, route, batch):
+                    found.setdefault(route.proposer, {})[request.request_id] = request.most
+        return found
+
+    def decide(self, requests: Sequence[Eligible], glimpses: Glimpses | None = None) -> list[Decision]:
+        """Return one decision per request, all of them together being one batch.
+
+        Args:
+            glimpses: drafts that those in `wanted` have.
+        """
+        if not requests:
+            return []
         self.budget.earn()
-        plan = self._plan(requests, peek)
+        plan = self._plan(requests, glimpses or {})
         self._lags = {request_id: offer.lag for request_id, offer in plan.offers.items() if offer.lag}
         decisions = [self._decision(request, plan) for request in requests]
         for request, decision in zip(requests, decisions, strict=True):
             self._remember(request, decision)
         return decisions
+
+    def learn(
+        self, reports: Sequence[StepReport], grades: Sequence[int], watch: Stopwatch, seconds: float | None
+    ) -> None:
+        """Learn from a round.
+
+        Args:
+            reports: one for each request that was decoding and has a verdict.
+            grades: of their drafts.
+            seconds: of the round without its drafts; None when it read prompts as well.
+        """
+        if not reports:
+            return
+        size, context = len(reports), sum(report.context_len for report in reports)
+        for name, taken in watch.draft_seconds.items():
+            own = [report for report in reports if report.proposer == name]
+            if any(report.drafted for report in own) or not self.cost.knows(name):
+                asked = max((report.decision for report in own), default=0)
+                self.cost.observe_draft(name, asked, taken, batch=len(own), lag=watch.lag[name])
+            self.totals[name].add(own, taken)
+            self._weigh(name, taken, watch.lag[name], own, size, context)
+        if seconds is not None:
+            rows = size + sum(report.drafted for report in reports)
+            self.cost.observe_verify(rows, seconds, batch=size, context=context)
+        for report, grade in zip(reports, grades, strict=True):
+            self.observe(report, grade)
+        self.book(reports)
 
     def observe(self, report: StepReport, grade: int = 0) -> None:
         """Learn what became of a draft of this grade; one that is shorter than was asked for, or empty, teaches too."""
@@ -145,10 +211,23 @@ class Controller:
         self._plain_rounds.pop(request_id, None)
         self._drafting.discard(request_id)
 
-    def _plan(self, requests: Sequence[Eligible], peek: Peek) -> Plan:
+    def _weigh(self, name: str, taken: float, lag: int, reports: Sequence[StepReport], size: int, context: int) -> None:
+        """Quarantine a proposer that costs more than it saves. Trials may, having a budget, and so may catching up."""
+        tried = any(report.reason_code in (ReasonCode.PROBE, ReasonCode.TRIAL) for report in reports)
+        if not reports or tried or lag >= LONG_LAG * len(reports):
+            return
+        account = Account(
+            spent=taken,
+            saved=sum(report.emitted - 1 for report in reports),
+            plain_seconds=self.cost.verify_seconds(size, batch=size, context=context),
+            batch_size=size,
+            patience=max(report.depth * (report.reason_code is ReasonCode.FIXED) for report in reports),
+        )
+        self.quarantine.weigh(name, account)
+
+    def _plan(self, requests: Sequence[Eligible], glimpses: Glimpses) -> Plan:
         batch = the_round(self.cost, requests)
-        adaptive = [request for request in requests if _adapts(request)]
-        glimpses = self._look(requests, batch, peek)
+        adaptive = [request for request in requests if request.adapts]
         found = (self._best_offer(request, batch, glimpses) for request in adaptive)
         offers = {offer.request_id: offer for offer in found if offer is not None}
         if self.cost.wants_plain:
@@ -165,38 +244,22 @@ class Controller:
             return nothing
         goes_on = any(request_id in self._drafting for request_id in offers)
         in_debt = self.budget.balance < 0.0
-        if not goes_on and not in_debt:  # as a rule nothing is hoped for where nothing was drafted: one look will do
-            hopes = [_survival(offer, -HOPE) for offer in chosen]
-            if batch.best_lengths(chosen, hopes)[1] <= batch.plain_rate:
-                return nothing
+        # As a rule nothing is hoped for where nothing was drafted: one look will do.
+        if not goes_on and not in_debt and batch.best_lengths(chosen, -HOPE)[1] <= batch.plain_rate:
+            return nothing
         least = 0.0 if goes_on else MARGIN - 1.0
         for caution in (CAUTION,) if in_debt else (-HOPE, 0.0):
-            lengths, rate = batch.best_lengths(chosen, [_survival(offer, caution) for offer in chosen])
+            lengths, rate = batch.best_lengths(chosen, caution)
             if rate <= batch.plain_rate * (1.0 + least):
                 break
             if in_debt or batch.gain(offers, lengths) > least:
                 return Plan(batch, glimpses, offers, lengths)
         if in_debt:
             return nothing
-        hopes = [_survival(offer, -HOPE)[:TRIAL_LENGTH] for offer in chosen]
-        lengths, rate = batch.best_lengths(chosen, hopes)
+        lengths, rate = batch.best_lengths(chosen, -HOPE, TRIAL_LENGTH)
         if rate > batch.plain_rate * (1.0 + least) and lengths and self.budget.allows(-batch.gain(offers, lengths)):
             return Plan(batch, glimpses, offers, lengths, likely=False)
         return nothing
-
-    def _look(self, requests: Sequence[Eligible], batch: RoundEstimate, peek: Peek) -> Glimpses:
-        """Drafts of instant proposers, where they may matter."""
-        wanted: dict[str, list[Eligible]] = {}
-        for request in requests:
-            for route in request.routes:
-                if route.instant and self._worth_a_look(request, route, batch):
-                    wanted.setdefault(route.proposer, []).append(request)
-        glimpses: dict[tuple[str, str], Draft] = {}
-        for name, asking in wanted.items():
-            longest = max(request.most for request in asking)
-            seen = peek(name, [request.request_id for request in asking], longest)
-            glimpses |= {(name, request_id): draft for request_id, draft in seen.items()}
-        return glimpses
 
     def _worth_a_look(self, request: Eligible, route: Route, batch: RoundEstimate) -> bool:
         if request.fixed is not None:
@@ -206,7 +269,7 @@ class Controller:
         if self.budget.probe_is_due(self._probe_loss(batch, route, 1), route.proposer):
             return True
         offers = (self._offer(request, route, grade, request.most) for grade in self.survival.grades(route.proposer))
-        return any(batch.best_alone(offer, _survival(offer, -CAUTION))[1] > batch.plain_rate for offer in offers)
+        return any(batch.best_alone(offer, -CAUTION, len(offer.survival))[1] > batch.plain_rate for offer in offers)
 
     def _best_offer(self, request: Eligible, batch: RoundEstimate, glimpses: Glimpses) -> Offer | None:
         """The proposer that may bring most when this request alone drafts.
@@ -217,8 +280,8 @@ class Controller:
         offers = [offer for route in request.routes if (offer := self._seen_offer(request, route, glimpses))]
         if len(offers) < 2:
             return offers[0] if offers else None
-        paying = [offer for offer in offers if batch.best_alone(offer, offer.survival)[1] > batch.plain_rate]
-        return max(paying or offers, key=lambda offer: batch.best_alone(offer, _survival(offer, -HOPE))[1])
+        paying = [offer for offer in offers if batch.best_alone(offer)[1] > batch.plain_rate]
+        return max(paying or offers, key=lambda offer: batch.best_alone(offer, -HOPE)[1])
 
     def _seen_offer(self, request: Eligible, route: Route, glimpses: Glimpses) -> Offer | None:
         """None where nothing is offered, or nothing is known yet about what it takes."""
@@ -256,9 +319,11 @@ class Controller:
             length = min(PROBE_LENGTH, plan.seen_length(request, route))
             if length and last >= 0 and self._probe_loss(plan.batch, route, length) > 1.0:
                 length = 1
+            if not length:
+                continue
             again = self.survival.suspects(DraftSource(route.proposer), request.request_id)
             loss = 0.0 if again else self._given_up(request, plan, route, length)
-            if length and self.budget.probe_is_due(loss, route.proposer):
+            if self.budget.probe_is_due(loss, route.proposer):
                 self.budget.probed(route.proposer, first=last < 0)
                 plan.probes[request.request_id] = route, length
                 self._fill_up([requests[entry[2]] for entry in untried if entry[3] == route], plan, route, length)
@@ -322,7 +387,7 @@ class Controller:
             offer = self._seen_draft(request, route, glimpses)
             if offer is None:
                 return 0.0
-            return alone.rate_alone(offer, _survival(offer, -CAUTION), min(length, len(offer.survival)))
+            return alone.rate_alone(offer, offer.bound(-CAUTION), min(length, len(offer.survival)))
 
         return max(request.routes, key=promise)
 
@@ -336,7 +401,7 @@ class Controller:
 
     def _pays_alone(self, request: Eligible, offer: Offer) -> bool:
         alone = RoundEstimate(self.cost, 1, 1, request.context)
-        return alone.best_alone(offer, offer.survival[:LOOKED_AT])[1] > alone.plain_rate
+        return alone.best_alone(offer, most=LOOKED_AT)[1] > alone.plain_rate
 
     def _remember(self, request: Eligible, decision: Decision) -> None:
         request_id = request.request_id
@@ -348,11 +413,3 @@ class Controller:
             self._drafting.add(request_id)
         elif decision.code in (ReasonCode.NO_GAIN, ReasonCode.LOAD):
             self._drafting.discard(request_id)
-
-
-def _adapts(request: Eligible) -> bool:
-    return request.fixed is None and request.most > 0 and request.routes[0].proposer != PLAIN
-
-
-def _survival(offer: Offer, caution: float) -> Sequence[float]:
-    return bounded((list(offer.survival), list(offer.spread)), caution) if offer.spread else offer.survival

@@ -88,12 +88,14 @@ class Shape:
     def __init__(self) -> None:
         self._lines: dict[int, tuple[list[int], list[float]]] = {}
         self._batches: list[int] = []
+        self._found: dict[tuple[int, int], float] = {}
 
     def __bool__(self) -> bool:
         return bool(self._batches)
 
     def put(self, batch: int, rows: int, seconds: float) -> None:
         """Set one cell."""
+        self._found.clear()
         sizes, values = self._lines.setdefault(batch, ([], []))
         at = bisect_left(sizes, rows)
         if at < len(sizes) and sizes[at] == rows:
@@ -117,6 +119,7 @@ class Shape:
 
     def scale(self, factor: float) -> None:
         """Multiply all seconds."""
+        self._found.clear()
         for _, values in self._lines.values():
             values[:] = [value * factor for value in values]
 
@@ -126,6 +129,12 @@ class Shape:
         Raises:
             ValueError: nothing was measured.
         """
+        found = self._found.get((batch, rows))
+        if found is None:
+            found = self._found[batch, rows] = self._interpolated(batch, rows)
+        return found
+
+    def _interpolated(self, batch: int, rows: int) -> float:
         batches = self._batches
         if not batches:
             raise ValueError("no measurement yet")
@@ -298,6 +307,17 @@ class StepCost:
         drift = self.coefficients.values()[0]
         return drift * self._base(size, batch, size if plain is None else plain) + self._extra(batch, tokens)
 
+    def curve(self, batch: int, tokens: float, plain: int) -> Callable[[int], float]:
+        """Return `seconds` as a function of the size alone; it holds until the next observation."""
+        drift, seconds = self.coefficients.values()[0], self.shape.seconds
+        least, factor, extra = seconds(batch, plain), self.row_factor, self._extra(batch, tokens)
+
+        def at(size: int) -> float:
+            whole = seconds(batch, size)
+            return drift * (whole if size <= plain else least + factor * (whole - least)) + extra
+
+        return at
+
     def _base(self, size: int, batch: int, plain: int) -> float:
         whole = self.shape.seconds(batch, size)
         if size <= plain:
@@ -335,6 +355,7 @@ class DraftCost:
         self._moment = [0.0] * 3
         self._solved: tuple[float, float, float] | None = None
         self._reading: deque[float] = deque(maxlen=READING_WINDOW)
+        self._reading_price = 0.0
         self._surprises: list[float] = []
         self._seen = False
 
@@ -349,6 +370,7 @@ class DraftCost:
         if lag >= MUCH_TO_READ * batch:
             drafting = self._line(length, batch) if self._known else taken * length / (length + lag)
             self._reading.append(max(taken - drafting, 0.0) / lag)
+            self._reading_price = median(self._reading)
             return
         if self._known:
             self._scale(taken / max(self._line(length, batch), NEXT_TO_NOTHING))
@@ -357,7 +379,7 @@ class DraftCost:
 
     def value(self, length: int, batch: int, lag: float) -> float:
         """Expected cost. Before the first draft without much to read, one candidate counts as one token read."""
-        reading = median(self._reading) if self._reading else 0.0
+        reading = self._reading_price
         drafting = self._line(length, batch) if self._known else reading * length
         return drafting + reading * lag
 
@@ -399,7 +421,21 @@ class DraftCost:
     def _solve(self) -> tuple[float, float, float]:
         """Coefficients that are not negative; one that would be is left out, the fixed part first."""
         a, b, c, d, e, f = self._gram
-        gram = ((a * (1 + SHRINKAGE), b, c), (b, d, e), (c, e, f + SHRINKAGE * d))
+        x, y, z = self._moment
+        a, f = a * (1 + SHRINKAGE), f + SHRINKAGE * d
+        aa, ab, ac = d * f - e * e, c * e - b * f, b * e - c * d
+        fixed, level, row = (
+            aa * x + ab * y + ac * z,
+            ab * x + (a * f - c * c) * y + (b * c - a * e) * z,
+            ac * x + (b * c - a * e) * y + (a * d - b * b) * z,
+        )
+        if fixed >= 0 and level >= 0 and row >= 0:
+            determinant = a * aa + b * ab + c * ac
+            return fixed / determinant, level / determinant, row / determinant
+        level, row = f * y - e * z, d * z - e * y
+        if fixed < 0 and level >= 0 and row >= 0:
+            return 0.0, level / aa, row / aa
+        gram = ((a, b, c), (b, d, e), (c, e, f))
         kept = [0, 1, 2]
         while True:
             values = _solved([[gram[i][j] for j in kept] for i in kept], [self._moment[i] for i in kept])
@@ -474,6 +510,14 @@ class CostModel:
         if not self.verify:
             return 1.0
         return self.verify.seconds(self.bucket(rows), batch, context, self.bucket(min(batch, rows)))
+
+    def verify_curve(self, *, batch: int, context: int) -> Callable[[int], float]:
+        """Return `verify_seconds` as a function of the rows, `batch` at least; it holds until the next observation."""
+        if not self.verify:
+            return lambda rows: 1.0
+        bucket = self.bucket
+        curve = self.verify.curve(batch, context, bucket(batch))
+        return lambda rows: curve(bucket(rows))
 
     def draft_seconds(self, proposer: str, length: int, *, batch: int = 1, lag: float = 0) -> float:
         """Expected seconds of a proposer's drafts; 0 before anything was measured."""

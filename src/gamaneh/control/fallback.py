@@ -36,11 +36,18 @@ class _Case:
 
 
 class Quarantine:
-    """Counts rounds, doubling the stay at each further failure until a probation is passed."""
+    """Counts rounds, doubling the stay at each further failure until a probation is passed.
+
+    Attributes:
+        leaves_out_slow: a proposer that takes more time than it saves is left out. Measurements that are to find out
+            how slow it is switch that off.
+    """
 
     def __init__(self) -> None:
-        self._cases: dict[str, _Case] = {}
+        self.leaves_out_slow = True
         self.counts: Counter[tuple[str, Fault]] = Counter()
+        self._cases: dict[str, _Case] = {}
+        self._ledgers: dict[str, Ledger] = {}
 
     @property
     def failures(self) -> int:
@@ -53,6 +60,11 @@ class Quarantine:
         known = self._cases.get(proposer)
         rounds = FIRST_ROUNDS if known is None else min(known.rounds * 2, LONGEST_ROUNDS)
         self._cases[proposer] = _Case(fault, reason, rounds, rounds)
+
+    def weigh(self, proposer: str, account: Account) -> None:
+        """Enter what a round of a proposer cost and saved; a proposer that costs too much goes into quarantine."""
+        if self.leaves_out_slow and self._ledgers.setdefault(proposer, Ledger()).add(account):
+            self.report(proposer, "it takes more time than it saves", Fault.SLOW)
 
     def note(self, proposer: str, fault: Fault) -> None:
         """The proposer failed on one request, which does without it; it goes on for the others."""
@@ -134,15 +146,14 @@ class Account:
 
 @dataclass(slots=True)
 class Ledger:
-    """The accounts of one proposer over a window of rounds."""
+    """What one proposer lost in each round of a window, in seconds."""
 
-    accounts: deque[Account] = field(default_factory=lambda: deque(maxlen=LEDGER_WINDOW))
+    losses: deque[float] = field(default_factory=lambda: deque(maxlen=LEDGER_WINDOW))
 
     def add(self, account: Account) -> bool:
         """Enter one round; true when more is lost than may be lost in a whole window. Then a new one begins."""
-        self.accounts.append(account)
-        loss = sum(entry.loss for entry in self.accounts)
-        too_slow = loss > TOLERATED_LOSS * LEDGER_WINDOW * account.plain_seconds
+        self.losses.append(account.loss)
+        too_slow = sum(self.losses) > TOLERATED_LOSS * LEDGER_WINDOW * account.plain_seconds
         if too_slow:
-            self.accounts.clear()
+            self.losses.clear()
         return too_slow

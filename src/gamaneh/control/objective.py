@@ -16,7 +16,8 @@ from typing import NamedTuple
 import numpy as np
 
 from gamaneh.control.cost import CostModel
-from gamaneh.control.router import Route
+from gamaneh.control.router import Eligible, Route
+from gamaneh.control.survival import bounded
 
 MOST_STEPS = 256
 """Positions of all drafts of a batch that are thought about: those that survive most often."""
@@ -53,33 +54,9 @@ def objective(
     return tokens / round_seconds(cost, batch, rows, asked, context=context)
 
 
-@dataclass(frozen=True, slots=True)
-class Eligible:
-    """A request that may draft.
-
-    Args:
-        routes: proposers that it may use, from the router; at least one.
-        most: longest draft that the request's limits allow.
-        fixed: draft length asked for; None adapts it.
-        kind: of request; what is learned about one helps the others.
-        context: its tokens in the cache.
-        lag: tokens that a proposer has not read yet, by proposer.
-        expected: tokens that the request is expected still to emit.
-    """
-
-    request_id: str
-    routes: tuple[Route, ...]
-    most: int
-    fixed: int | None = None
-    kind: str = ""
-    context: int = 0
-    lag: Mapping[str, int] = field(default_factory=dict)
-    expected: float = 64.0
-
-
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Offer:
-    """Drafts that a request could have from one proposer.
+    """Drafts that a request could have from one proposer; made anew in each round, and not to be changed.
 
     Args:
         survival: s_1, s_2, ... as far as the draft may go.
@@ -95,10 +72,20 @@ class Offer:
     spread: Sequence[float] = ()
     grade: int = 0
     lag: float = 0.0
+    _bounds: dict[float, Sequence[float]] = field(default_factory=dict)
 
     @property
     def proposer(self) -> str:
         return self.route.proposer
+
+    def bound(self, caution: float) -> Sequence[float]:
+        """The survival `caution` standard deviations below the estimate; above it where `caution` is negative."""
+        if caution == 0.0 or not self.spread:
+            return self.survival
+        found = self._bounds.get(caution)
+        if found is None:
+            found = self._bounds[caution] = bounded((self.survival, self.spread), caution)
+        return found
 
 
 class RoundEstimate:
@@ -113,6 +100,9 @@ class RoundEstimate:
     def __init__(self, cost: CostModel, rows: int, batch: int, context: int) -> None:
         self.cost, self.rows, self.batch, self.context = cost, rows, batch, context
         self._verify: dict[int, float] = {}
+        self._curve = cost.verify_curve(batch=batch, context=context)
+        self._lines: dict[tuple[str, float], tuple[float, float]] = {}
+        self._best: dict[tuple[str, str, float], tuple[int, float]] = {}
         self.plain_seconds = self.verify_seconds(0)
         self.plain_rate = batch / self.plain_seconds
 
@@ -120,8 +110,7 @@ class RoundEstimate:
         """Seconds of a verify with `extra` rows of drafts."""
         found = self._verify.get(extra)
         if found is None:
-            found = self.cost.verify_seconds(self.rows + extra, batch=self.batch, context=self.context)
-            self._verify[extra] = found
+            found = self._verify[extra] = self._curve(self.rows + extra)
         return found
 
     def extra_seconds(self, route: Route, length: int, lag: float, beside: int = 0) -> float:
@@ -133,14 +122,28 @@ class RoundEstimate:
         """Seconds of one draft."""
         return self.cost.draft_seconds(proposer, length, lag=lag)
 
-    def best_alone(self, offer: Offer, survival: Sequence[float]) -> tuple[int, float]:
-        """Best draft length when this request alone drafts, and the batch's tokens per second; 0, 0 for no draft."""
+    def best_alone(self, offer: Offer, caution: float = 0.0, most: int | None = None) -> tuple[int, float]:
+        """Best draft length when this request alone drafts, and the batch's tokens per second; 0, 0 for no draft.
+
+        Args:
+            caution: standard deviations below the estimate by which survival is judged.
+            most: longest draft that is looked at; None for all.
+        """
+        if most is not None:
+            return self._best_alone(offer, offer.bound(caution)[:most])
+        key = offer.request_id, offer.proposer, caution
+        if key not in self._best:
+            self._best[key] = self._best_alone(offer, offer.bound(caution))
+        return self._best[key]
+
+    def _best_alone(self, offer: Offer, survival: Sequence[float]) -> tuple[int, float]:
         best, best_rate, tokens, worse = 0, 0.0, float(self.batch), 0
         rows, branching = 0, offer.route.branching
-        drafting, level = self.cost.draft_line(offer.proposer, lag=offer.lag)
+        drafting, level = self._line(offer.proposer, offer.lag)
+        verify = self._verify
         for length, share in enumerate(survival, 1):
             tokens, rows, drafting = tokens + share, rows + branching, drafting + level
-            rate = tokens / (self.verify_seconds(rows) + drafting)
+            rate = tokens / ((verify[rows] if rows in verify else self.verify_seconds(rows)) + drafting)
             if rate > best_rate:
                 best, best_rate, worse = length, rate, 0
             else:
@@ -149,18 +152,24 @@ class RoundEstimate:
                     break
         return best, best_rate
 
+    def _line(self, proposer: str, lag: float) -> tuple[float, float]:
+        if (proposer, lag) not in self._lines:
+            self._lines[proposer, lag] = self.cost.draft_line(proposer, lag=lag)
+        return self._lines[proposer, lag]
+
     def rate_alone(self, offer: Offer, survival: Sequence[float], length: int) -> float:
         """The batch's tokens per second when this request alone drafts, and so far."""
         tokens = self.batch + sum(survival[:length])
         return tokens / (self.plain_seconds + self.extra_seconds(offer.route, length, offer.lag))
 
     def best_lengths(
-        self, offers: Sequence[Offer], survivals: Sequence[Sequence[float]]
+        self, offers: Sequence[Offer], caution: float, most: int | None = None
     ) -> tuple[dict[str, int], float]:
-        """Draft lengths by request that bring most tokens per second by these survivals, and how many."""
+        """Draft lengths by request that bring most tokens per second, and how many; see `best_alone`."""
         if len(offers) == 1:
-            length, rate = self.best_alone(offers[0], survivals[0])
+            length, rate = self.best_alone(offers[0], caution, most)
             return ({offers[0].request_id: length} if length else {}), rate
+        survivals = [offer.bound(caution)[:most] for offer in offers]
         return _Allocation(self, offers, survivals).best() if offers else ({}, 0.0)
 
     def gain(self, offers: Mapping[str, Offer], lengths: Mapping[str, int]) -> float:
@@ -196,8 +205,14 @@ class _Allocation:
         self.length = np.array([step[1] for step in steps])
         names = sorted({offer.proposer for offer in offers})
         self.proposer = np.array([names.index(offers[step[2]].proposer) for step in steps])
-        self.own = [[at for at, offer in enumerate(offers) if offer.proposer == name] for name in names]
+        own = [[at for at, offer in enumerate(offers) if offer.proposer == name] for name in names]
+        self.own = own
+        self.drafts = [
+            round_.cost.draft_line(name, batch=len(each), lag=sum(offers[at].lag for at in each))
+            for name, each in zip(names, own, strict=True)
+        ]
         self.rows = np.array([offers[step[2]].route.branching for step in steps])
+        self.verify = np.array([round_.verify_seconds(rows) for rows in range(int(self.rows.sum()) + 1)])
 
     def best(self) -> tuple[dict[str, int], float]:
         """Draft lengths by request, and the tokens per second."""
@@ -221,19 +236,15 @@ class _Allocation:
         survival = self.survival[allowed]
         if not len(survival):
             return 0, self.round.plain_rate
-        drafts = sum(self._draft_seconds(own, cap) for own, cap in zip(self.own, caps, strict=True))
-        verify = [self.round.verify_seconds(rows) for rows in self.rows[allowed].cumsum().tolist()]
-        rates = (self.round.batch + survival.cumsum()) / (np.array(verify) + drafts)
+        drafts = sum(fixed + cap * level for (fixed, level), cap in zip(self.drafts, caps, strict=True) if cap)
+        verify = self.verify[self.rows[allowed].cumsum()]
+        rates = (self.round.batch + survival.cumsum()) / (verify + drafts)
         best = int(rates.argmax())
         return best + 1, float(rates[best])
 
     def _allowed(self, caps: Sequence[int]) -> np.ndarray:
         allowed: np.ndarray = self.length <= np.array(caps)[self.proposer]
         return allowed
-
-    def _draft_seconds(self, own: Sequence[int], cap: int) -> float:
-        lag = sum(self.offers[at].lag for at in own)
-        return self.round.cost.draft_seconds(self.offers[own[0]].proposer, cap, batch=len(own), lag=lag)
 
 
 def the_round(cost: CostModel, eligible: Sequence[Eligible]) -> RoundEstimate:

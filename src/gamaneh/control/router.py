@@ -7,10 +7,12 @@ a round is measured by the kind (`Controller`).
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cached_property
 
 from gamaneh.control.fallback import Fault, Quarantine
 from gamaneh.core import AUTO, NO_DETAILS, PLAIN, Failure, Needs, ReasonCode, ReasonDetails
+from gamaneh.options import Drafting
 
 LONG_PROMPT = 512
 """Tokens from which on a prompt counts as long: there is much to copy from, and much for a draft model to read."""
@@ -23,13 +25,12 @@ USUAL_OUTPUT = 128.0
 """Tokens of an output, expected before any was seen."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Features:
     """What is known about a request before it is answered.
 
     Args:
         prompt_len: tokens of its prompt.
-        emitted: tokens emitted so far.
         limit: tokens that may be emitted in all.
         greedy: its temperature is 0.
         grammar: its output is restricted.
@@ -38,21 +39,20 @@ class Features:
     """
 
     prompt_len: int
-    emitted: int
     limit: int
     greedy: bool
     grammar: bool = False
     trees: bool = True
     repeatable: bool = False
 
-    @property
+    @cached_property
     def traits(self) -> tuple[str, ...]:
         """What matters for how well drafts are accepted."""
         choice = "greedy" if self.greedy else "sampled"
         length = "long prompt" if self.prompt_len >= LONG_PROMPT else "short prompt"
         return (choice, length, "grammar") if self.grammar else (choice, length)
 
-    @property
+    @cached_property
     def kind(self) -> str:
         """Requests of one kind are expected to be drafted equally well."""
         return ", ".join(self.traits)
@@ -80,9 +80,45 @@ class Route:
     max_depth: int | None = None
     details: ReasonDetails = NO_DETAILS
 
+    def __hash__(self) -> int:
+        return hash(self.reason)
+
     def allowed(self, depth: int) -> int:
         """This draft length, or the longest one that the proposer can make."""
         return depth if self.max_depth is None else min(depth, self.max_depth)
+
+
+@dataclass(frozen=True, slots=True)
+class Eligible:
+    """A request that may draft.
+
+    Args:
+        routes: proposers that it may use, from the router; at least one.
+        most: longest draft that the request's limits allow.
+        fixed: draft length asked for; None adapts it.
+        kind: of request; what is learned about one helps the others.
+        context: its tokens in the cache.
+        lag: tokens that a proposer has not read yet, by proposer.
+        expected: tokens that the request is expected still to emit.
+    """
+
+    request_id: str
+    routes: tuple[Route, ...]
+    most: int
+    fixed: int | None = None
+    kind: str = ""
+    context: int = 0
+    lag: Mapping[str, int] = field(default_factory=dict)
+    expected: float = 64.0
+
+    @property
+    def adapts(self) -> bool:
+        """Whether the controller chooses its draft length."""
+        return self.fixed is None and self.most > 0 and self.routes[0].proposer != PLAIN
+
+
+ASKED_PLAIN = (Route(PLAIN, "plain decoding was asked for", ReasonCode.ASKED_PLAIN),)
+SHORT = (Route(PLAIN, "the next token is the last", ReasonCode.SHORT),)
 
 
 class Router:
@@ -92,20 +128,60 @@ class Router:
         proposers: what each needs, in the order of preference among equals.
     """
 
-    def __init__(self, quarantine: Quarantine, proposers: Mapping[str, Needs]) -> None:
-        self.quarantine, self.proposers = quarantine, proposers
+    def __init__(self, quarantine: Quarantine, proposers: Mapping[str, Needs] | None = None) -> None:
+        self.quarantine, self.proposers = quarantine, dict(proposers or {})
         self._usual_output = USUAL_OUTPUT
+        self._routes: dict[tuple[str, bool, bool, tuple[str, ...]], Route] = {}
 
-    def routes(self, wanted: str, features: Features, unfit: Collection[str] = ()) -> tuple[Route, ...]:
+    def register(self, name: str, needs: Needs) -> None:
+        """Route requests to one more proposer."""
+        self.proposers[name] = needs
+        self._routes.clear()
+
+    def eligible(
+        self,
+        request_id: str,
+        drafting: Drafting,
+        features: Features,
+        *,
+        emitted: int,
+        context: int,
+        lag: Mapping[str, int],
+        unfit: Collection[str],
+    ) -> Eligible:
+        """Return what a decoding request may draft in this round.
+
+        Args:
+            drafting: how it speculates.
+            emitted: tokens emitted so far.
+            context: its tokens in the cache.
+            lag: tokens that a proposer has not read yet, by proposer.
+            unfit: proposers that failed on this request.
+        """
+        return Eligible(
+            request_id,
+            self.routes(drafting.proposer, features, emitted, unfit),
+            min(drafting.max_draft_length, features.limit - emitted - 1),
+            drafting.draft_length,
+            features.kind,
+            context,
+            lag,
+            self.expected_tokens(features, emitted),
+        )
+
+    def routes(
+        self, wanted: str, features: Features, emitted: int = 0, unfit: Collection[str] = ()
+    ) -> tuple[Route, ...]:
         """Proposers for a request that asks for `wanted`, at least one; a single plain one where none is left.
 
         Args:
+            emitted: tokens emitted so far.
             unfit: proposers that failed on this request.
         """
         if wanted == PLAIN:
-            return (Route(PLAIN, "plain decoding was asked for", ReasonCode.ASKED_PLAIN),)
-        if features.limit - features.emitted < SHORTEST:
-            return (Route(PLAIN, "the next token is the last", ReasonCode.SHORT),)
+            return ASKED_PLAIN
+        if features.limit - emitted < SHORTEST:
+            return SHORT
         names = self._names(wanted, features)
         if not names and wanted != AUTO:
             return (_only_under_a_grammar(wanted),)
@@ -113,12 +189,12 @@ class Router:
         healthy = [name for name in healthy if name not in unfit]
         if not healthy:
             return (self._no_route(names, unfit),)
-        return tuple(self._route(name, features, chosen=wanted == AUTO) for name in healthy)
+        return tuple([self._route(name, features, chosen=wanted == AUTO) for name in healthy])
 
-    def expected_tokens(self, features: Features) -> float:
+    def expected_tokens(self, features: Features, emitted: int = 0) -> float:
         """Tokens that the request is expected still to emit: the usual output, the output so far again, its limit."""
-        usual = max(self._usual_output - features.emitted, features.emitted, 1.0)
-        return min(usual, features.limit - features.emitted)
+        usual = max(self._usual_output - emitted, emitted, 1.0)
+        return min(usual, features.limit - emitted)
 
     def finished(self, emitted: int) -> None:
         """An output of `emitted` tokens came to its end."""
@@ -129,6 +205,12 @@ class Router:
         return [name for name in names if features.grammar or not self.proposers[name].grammar]
 
     def _route(self, name: str, features: Features, *, chosen: bool) -> Route:
+        key = name, chosen, features.trees, features.traits
+        if key not in self._routes:
+            self._routes[key] = self._new_route(name, features, chosen=chosen)
+        return self._routes[key]
+
+    def _new_route(self, name: str, features: Features, *, chosen: bool) -> Route:
         needs = self.proposers[name]
         branching = needs.branching if features.trees else 1
         reason = f"{name} {'chosen for' if chosen else 'asked for by'} a request ({features.kind})"

@@ -2,37 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
 
 from gamaneh.control.budget import INCOME
-from gamaneh.control.controller import Controller
+from gamaneh.control.controller import Controller, Totals
 from gamaneh.control.fallback import Quarantine
 from gamaneh.control.survival import CAUTION, DraftSource
-from gamaneh.core import Decision, ReasonCode, ReasonDetails, StepReport
+from gamaneh.core import Decision, Proposer, ReasonCode, ReasonDetails
 
 State = Literal["ready", "quarantine", "probation"]
 
 SHOWN_POSITIONS = 8
 """Positions whose survival is shown; what lies deeper is seldom drafted."""
-
-
-@dataclass(slots=True)
-class Totals:
-    """Counts of one proposer since the engine was built; `seconds` are those of its drafts."""
-
-    drafts: int = 0
-    drafted: int = 0
-    accepted: int = 0
-    seconds: float = 0.0
-
-    def add(self, reports: Sequence[StepReport], seconds: float) -> None:
-        """One round in which the proposer was asked."""
-        self.drafts += sum(report.drafted > 0 for report in reports)
-        self.drafted += sum(report.drafted for report in reports)
-        self.accepted += sum(report.accepted for report in reports)
-        self.seconds += seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,22 +88,10 @@ class SpeculationSnapshot:
     loss_balance: float
 
 
-def take_snapshot(
-    controller: Controller,
-    quarantine: Quarantine,
-    totals: Mapping[str, Totals],
-    memory: Mapping[str, int],
-    about: Mapping[str, str],
-) -> SpeculationSnapshot:
-    """The state of these parts; to be called between two rounds.
-
-    Args:
-        totals, memory, about: of each proposer, by name.
-    """
+def take_snapshot(controller: Controller, proposers: Mapping[str, Proposer]) -> SpeculationSnapshot:
+    """Return what is going on; to be called between two rounds."""
     return SpeculationSnapshot(
-        proposers={
-            name: _proposer(name, controller, quarantine, totals[name], memory[name], about[name]) for name in totals
-        },
+        proposers={name: _proposed(name, controller, proposer) for name, proposer in proposers.items()},
         requests={request_id: _request(decision) for request_id, decision in controller.decisions.items()},
         verify_seconds=controller.cost.verify.shape.points(),
         loss_share=INCOME,
@@ -132,9 +103,8 @@ def _request(decision: Decision) -> RequestSnapshot:
     return RequestSnapshot(decision.proposer, decision.depth, decision.reason, decision.code, decision.details)
 
 
-def _proposer(
-    name: str, controller: Controller, quarantine: Quarantine, totals: Totals, memory_bytes: int, about: str
-) -> ProposerSnapshot:
+def _proposed(name: str, controller: Controller, proposer: Proposer) -> ProposerSnapshot:
+    quarantine = controller.quarantine
     return ProposerSnapshot(
         state=_state(name, quarantine),
         reason=quarantine.reason(name),
@@ -143,9 +113,9 @@ def _proposer(
         failures={fault.value: count for (proposer, fault), count in quarantine.counts.items() if proposer == name},
         survival=tuple(_survival(controller, DraftSource(name, grade)) for grade in controller.survival.grades(name)),
         draft_seconds=controller.cost.draft_points().get(name, {}),
-        totals=replace(totals),
-        memory_bytes=memory_bytes,
-        about=about,
+        totals=replace(controller.totals[name]),
+        memory_bytes=proposer.memory_bytes(),
+        about=proposer.needs.about,
     )
 
 

@@ -14,9 +14,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
 POOL_FADE = 0.99
 """Weight of an old draft in a pool after one more; half of it is gone after 69."""
@@ -74,12 +73,11 @@ forgotten. Two surprises in a row do, where surprises have a chance of 4 %."""
 SUSPICION = 2.0
 """The same for the next draft to be worth more than its price: one candidate accepted that had a chance of 7 %."""
 
-Estimate = tuple[list[float], list[float]]
+Estimate = tuple[Sequence[float], Sequence[float]]
 """s_1, s_2, ... and the standard deviations of their logarithms."""
 
 
-@dataclass(frozen=True, slots=True)
-class DraftSource:
+class DraftSource(NamedTuple):
     """What is learned about together: a proposer's drafts of one grade."""
 
     proposer: str
@@ -171,12 +169,14 @@ class SurvivalTracker:
         self._kinds: dict[tuple[DraftSource, str], PositionCounts] = {}
         self._requests: dict[str, dict[DraftSource, RequestCounts]] = {}
         self._expected: dict[str, Sequence[float]] = {}
+        self._estimates: dict[str, dict[tuple[int, str, str], tuple[int, Estimate]]] = {}
 
     def expect(self, proposer: str, survival: Sequence[float]) -> None:
         """Begin with this s_1, s_2, ... of a proposer's drafts, which was measured elsewhere."""
         alive = (1.0, *survival)
         rates = (after / before if before else 0.0 for before, after in pairwise(alive))
         self._expected[proposer] = [min(max(rate, LEAST_RATE), 1.0) for rate in rates]
+        self._estimates.pop(proposer, None)
 
     def observe(
         self,
@@ -211,6 +211,7 @@ class SurvivalTracker:
                 pool.add(length, accepted, weight=EMPTY_WEIGHT)
             else:
                 pool.add(length, accepted, POOL_FADE)
+        self._estimates.pop(source.proposer, None)
 
     def _doubt_pools(self, source: DraftSource, kind: str, kept: float) -> None:
         """The next request may be like this one."""
@@ -223,14 +224,25 @@ class SurvivalTracker:
         """Estimated s_1 .. s_length: the chance that the first i candidates are all accepted.
 
         The errors of the positions' rates are those of Beta posteriors, and add up on the logarithmic scale
-        (delta method). Positions whose survival is negligible are left out.
+        (delta method). Positions whose survival is negligible are left out. The lists are not to be changed: they are
+        kept until the proposer's drafts teach something new.
         """
+        requests = self._requests.get(request_id)
+        own = None if requests is None else requests.get(source)
+        known = self._estimates.setdefault(source.proposer, {})
+        key = source.grade, "" if own is None else request_id, kind
+        found = known.get(key)
+        if found is None or found[0] < length:
+            found = known[key] = length, self._estimate(source, own, length, kind)
+        survival, spread = found[1]
+        return (survival, spread) if len(survival) <= length else (survival[:length], spread[:length])
+
+    def _estimate(self, source: DraftSource, own: RequestCounts | None, length: int, kind: str) -> Estimate:
         expected = self._expected.get(source.proposer, ())
-        levels = self._pools(source)
-        pools = len(levels)
-        own = self._requests.get(request_id, {}).get(source)
-        levels += [self._kinds.get((source, kind), _NOTHING), own or _NOTHING]
-        pool_weight = POOL_WEIGHT if own is None else own.pool_weight
+        pools = [(counts.reached, counts.accepted) for counts in self._pools(source)]
+        of_kind = self._kinds.get((source, kind), _NOTHING)
+        ours = own or _NOTHING
+        own_weight = POOL_WEIGHT if own is None else own.pool_weight
         survival: list[float] = []
         spread: list[float] = []
         alive, variance, prior = 1.0, 0.0, PRIOR_RATE
@@ -238,17 +250,17 @@ class SurvivalTracker:
             rate, count = prior, NEIGHBOUR_WEIGHT if position else PRIOR_WEIGHT
             if position < len(expected):
                 rate, count = expected[position], EXPECTED_WEIGHT
-            most = count
-            for at, counts in enumerate(levels):
-                if at == pools:
-                    prior, most = rate, POOL_WEIGHT
-                elif at > pools:
-                    most = pool_weight
-                if position < len(counts.reached):
-                    weight = count if count < most else most
-                    reached = counts.reached[position]
-                    count = reached + weight
-                    rate = (counts.accepted[position] + rate * weight) / count
+            for reached, accepted in pools:
+                if position < len(reached):
+                    rate = (accepted[position] + rate * count) / (reached[position] + count)
+                    count += reached[position]
+            prior = rate
+            if position < len(of_kind.reached):
+                weight, seen = min(count, POOL_WEIGHT), of_kind.reached[position]
+                rate, count = (of_kind.accepted[position] + rate * weight) / (seen + weight), seen + weight
+            if position < len(ours.reached):
+                weight, seen = min(count, own_weight), ours.reached[position]
+                rate, count = (ours.accepted[position] + rate * weight) / (seen + weight), seen + weight
             alive *= rate
             variance += (1.0 - rate) / (rate * (count + 1.0))
             survival.append(alive)
@@ -259,7 +271,7 @@ class SurvivalTracker:
 
     def survival(
         self, source: DraftSource, request_id: str, length: int, *, kind: str = "", caution: float = 0.0
-    ) -> list[float]:
+    ) -> Sequence[float]:
         """The estimate, or with `caution` the bound that many standard deviations below, above where it is negative."""
         return bounded(self.estimate(source, request_id, length, kind=kind), caution)
 
@@ -274,7 +286,8 @@ class SurvivalTracker:
 
     def drop(self, request_id: str) -> None:
         """Forget a finished request; the pools keep what it taught."""
-        self._requests.pop(request_id, None)
+        if self._requests.pop(request_id, None):
+            self._estimates.clear()
 
     def learned(self) -> list[dict[str, Any]]:
         """The pools as plain data, for `remember`."""
@@ -317,6 +330,7 @@ class SurvivalTracker:
             else:
                 kinds[source, str(entry["kind"])] = counts
         self._sources, self._kinds = found, kinds
+        self._estimates.clear()
 
     def _pools(self, source: DraftSource) -> list[PositionCounts]:
         """Counts of the grades up to this one, the lowest first."""
@@ -324,7 +338,7 @@ class SurvivalTracker:
         return [self._sources[each] for each in (*lower, source) if each in self._sources]
 
 
-def bounded(estimate: Estimate, caution: float) -> list[float]:
+def bounded(estimate: Estimate, caution: float) -> Sequence[float]:
     """The bound `caution` standard deviations below the estimate; above it where `caution` is negative.
 
     The lower one on the logarithmic scale, which keeps it above 0; the upper one not, as it would run away where

@@ -6,6 +6,7 @@ import secrets
 from collections.abc import Collection, Sequence
 from typing import Protocol
 
+from gamaneh.control.router import Features
 from gamaneh.core import PLAIN, Request, Rule
 from gamaneh.engine.detokenizer import Detokenizer
 from gamaneh.engine.sequence import SequenceState
@@ -63,11 +64,20 @@ def make_sequence(
     mask = None if request.mask is None else request.mask.new_mask(tokens, len(prompt))
     eos_ids = frozenset() if params.ignore_eos else frozenset(tokenizer.eos_ids)
     arrived = now if request.arrived is None else request.arrived
+    limit = min(max_context, max_context if params.max_tokens is None else len(prompt) + params.max_tokens)
     return SequenceState(
         request=request,
         drafting=drafting,
         tokens=tokens,
-        limit=min(max_context, max_context if params.max_tokens is None else len(prompt) + params.max_tokens),
+        limit=limit,
+        features=Features(
+            prompt_len=len(prompt),
+            limit=limit - len(prompt),
+            greedy=params.greedy,
+            grammar=mask is not None,
+            trees=rule.trees,
+            repeatable=params.seed is not None and rule.reads_probs,
+        ),
         sampler=RequestSampler(
             params,
             vocab_size=vocab_size,

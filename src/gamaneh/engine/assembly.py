@@ -1,19 +1,28 @@
-"""From loaded models to an engine: caches sized, runners and proposers built, costs measured."""
+"""The one place where an engine and its parts are built: from a backend, or from loaded models."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+import time
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 
 import psutil
 import torch
 
 from gamaneh.backends.choose import backend_for, cache_dtype, is_library_model
-from gamaneh.core import PLAIN
+from gamaneh.control.controller import Controller
+from gamaneh.control.cost import CostModel
+from gamaneh.control.fallback import Quarantine
+from gamaneh.control.learned import Learned
+from gamaneh.control.router import Router
+from gamaneh.control.survival import SurvivalTracker
+from gamaneh.core import PLAIN, Backend, Clock, Proposer
+from gamaneh.engine.admission import SupportsText
 from gamaneh.engine.calibration import WORTH_KEEPING, Progress, calibrate, costs_file
+from gamaneh.engine.drafting import Drafters
 from gamaneh.engine.engine import Engine
-from gamaneh.engine.learned import Learned
+from gamaneh.engine.scheduler import Scheduler
 from gamaneh.errors import InvalidOption
 from gamaneh.heads.locate import HeadsSource, open_heads
 from gamaneh.kv.cache import bytes_per_block
@@ -29,6 +38,41 @@ LOGGER = logging.getLogger(__name__)
 DEFAULT_TOKENS_PER_REQUEST = 2048
 MEMORY_SHARE = 0.3
 """Share of the free memory that a cache of automatic size may take; untouched parts of it cost nothing."""
+
+
+def assemble(
+    backend: Backend,
+    tokenizer: SupportsText,
+    *,
+    proposers: Mapping[str, Proposer] | None = None,
+    speculation: SpeculationOptions | None = None,
+    options: EngineOptions | None = None,
+    clock: Clock = time.perf_counter,
+) -> Engine:
+    """Build the parts of an engine and put them together.
+
+    Args:
+        backend: where the target runs.
+        tokenizer: turns emitted tokens into text.
+        proposers: those that requests may use, by name.
+        speculation: how requests speculate that do not say otherwise.
+        options: limits.
+        clock: seconds; every time that the engine tells or measures is its.
+    """
+    options, quarantine = options or EngineOptions(), Quarantine()
+    engine = Engine(
+        tokenizer,
+        scheduler=Scheduler(backend, options),
+        drafting=Drafters(quarantine, backend.caps.vocab_size),
+        router=Router(quarantine),
+        controller=Controller(SurvivalTracker(), CostModel(backend.computed_rows), quarantine),
+        speculation=speculation or SpeculationOptions(),
+        options=options,
+        clock=clock,
+    )
+    for proposer in (proposers or {}).values():
+        engine.register(proposer)
+    return engine
 
 
 def build_engine(
@@ -61,7 +105,7 @@ def build_engine(
         draft_model=None if draft is None else _ready(draft, options, invariant=False, prefix_cache=False),
         heads=open_heads(heads, target),
     )
-    engine = Engine(
+    engine = assemble(
         ready.backend,
         target.tokenizer,
         proposers=build_proposers(parts) if proposers else {},
@@ -119,8 +163,8 @@ def _recall(engine: Engine, target: LoadedModel, draft: LoadedModel | None, head
     """Go on with what an earlier engine of these models and proposers learned, and keep what this one learns."""
     facts = {**_facts(target), "heads": heads, "options": repr(engine.speculation), "learned": True}
     file = costs_file(cache_folder() / "costs", facts, None if draft is None else _facts(draft))
-    engine.steering.learned = Learned(file, engine.steering.controller.survival, engine.clock)
-    engine.steering.learned.recall()
+    engine.learned = Learned(file, engine.controller.survival)
+    engine.learned.recall()
 
 
 def _calibrate(

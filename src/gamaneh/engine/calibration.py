@@ -17,8 +17,7 @@ from typing import Any
 import torch
 
 from gamaneh.control.cost import CostModel
-from gamaneh.core import Backend
-from gamaneh.engine.drafting import Clock
+from gamaneh.core import Backend, Clock
 
 MEASURED_ROWS = (1, 2, 4, 8, 16, 32, 64)
 MEASURED_DEPTHS = (1, 8)

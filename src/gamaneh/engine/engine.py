@@ -3,27 +3,34 @@
 from __future__ import annotations
 
 import itertools
-import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from gamaneh.control.controller import Controller
+from gamaneh.control.cost import CostModel
+from gamaneh.control.fallback import Quarantine
+from gamaneh.control.learned import Learned
+from gamaneh.control.router import Eligible, Router
+from gamaneh.control.snapshot import SpeculationSnapshot, take_snapshot
 from gamaneh.core import (
     AUTO,
     PLAIN,
     Backend,
     BatchReport,
+    Clock,
     FinishReason,
     Proposer,
     Request,
     StepOutput,
     StepReport,
+    Stopwatch,
 )
 from gamaneh.engine.admission import SupportsText, make_sequence
+from gamaneh.engine.drafting import Drafters
 from gamaneh.engine.emission import add_prompt_logprobs, cut_off, emit
 from gamaneh.engine.reporting import batch_report
-from gamaneh.engine.scheduler import PREFILL, Clock, Scheduler
+from gamaneh.engine.scheduler import PREFILL, Scheduler
 from gamaneh.engine.sequence import SequenceState
-from gamaneh.engine.steering import Steering
 from gamaneh.engine.turn import Turn
 from gamaneh.errors import GamanehError, InvalidRequest
 from gamaneh.metrics.timeline import RequestTimeline
@@ -31,54 +38,63 @@ from gamaneh.options import Drafting, EngineOptions, SpeculationOptions, asked_d
 from gamaneh.sampling.rows import judge
 
 
-@dataclass(slots=True)
-class Stopwatch:
-    """When the parts of a step ended, by the engine's clock."""
-
-    started: float
-    drafted: float = 0.0
-    verified: float = 0.0
-
-    @property
-    def verify_seconds(self) -> float:
-        return self.verified - self.drafted
-
-
 class Engine:
-    """Requests in, tokens out, one `step` at a time.
+    """Requests in, tokens out, one `step` at a time. `engine.assembly` builds the parts and puts them together.
 
     Args:
-        backend: where the target runs.
         tokenizer: turns emitted tokens into text.
-        proposers: those that requests may use, by name.
+        scheduler: who runs; it holds the backend, where the target runs.
+        drafting: the proposers.
+        router, controller: with what each request drafts, and how far.
         speculation: how requests speculate that do not say otherwise.
         options: limits.
         clock: seconds; every time that the engine tells or measures is its.
+
+    Attributes:
+        learned: where what was learned is kept across restarts; None keeps nothing.
     """
 
     def __init__(
         self,
-        backend: Backend,
         tokenizer: SupportsText,
         *,
-        proposers: Mapping[str, Proposer] | None = None,
-        speculation: SpeculationOptions | None = None,
-        options: EngineOptions | None = None,
-        clock: Clock = time.perf_counter,
+        scheduler: Scheduler,
+        drafting: Drafters,
+        router: Router,
+        controller: Controller,
+        speculation: SpeculationOptions,
+        options: EngineOptions,
+        clock: Clock,
     ) -> None:
-        self.backend, self.tokenizer = backend, tokenizer
-        self.proposers = dict(proposers or {})
-        self.speculation = speculation or SpeculationOptions()
-        self.options = options or EngineOptions()
-        self.clock = clock
-        self.steering = Steering(backend, self.proposers, backend.caps.vocab_size, clock)
-        self.drafting, self.quarantine, self.cost = self.steering.drafting, self.steering.quarantine, self.steering.cost
-        self.scheduler = Scheduler(backend, self.options, clock)
+        self.tokenizer, self.scheduler, self.drafting = tokenizer, scheduler, drafting
+        self.router, self.controller = router, controller
+        self.speculation, self.options, self.clock = speculation, options, clock
+        self.learned: Learned | None = None
         self.observers: list[Callable[[StepReport], None]] = []
         self.batch_observers: list[Callable[[BatchReport], None]] = []
         self.request_observers: list[Callable[[RequestTimeline], None]] = []
         self._sequences: dict[str, SequenceState] = {}
         self._names = itertools.count()
+
+    @property
+    def backend(self) -> Backend:
+        """Where the target runs."""
+        return self.scheduler.backend
+
+    @property
+    def proposers(self) -> Mapping[str, Proposer]:
+        """Those that requests may use, by name."""
+        return self.drafting.proposers
+
+    @property
+    def quarantine(self) -> Quarantine:
+        """Proposers that are left out for a while."""
+        return self.controller.quarantine
+
+    @property
+    def cost(self) -> CostModel:
+        """What steps and drafts cost."""
+        return self.controller.cost
 
     @property
     def max_context(self) -> int:
@@ -112,8 +128,9 @@ class Engine:
 
     def register(self, proposer: Proposer) -> None:
         """Let requests use one more proposer, by its name."""
-        self.proposers[proposer.name] = proposer
-        self.steering.register(proposer.name, proposer)
+        self.drafting.register(proposer)
+        self.router.register(proposer.name, proposer.needs)
+        self.controller.survival.expect(proposer.name, proposer.needs.expected_survival)
 
     def add(self, request: Request) -> str:
         """Queue a request and return its id.
@@ -156,17 +173,43 @@ class Engine:
 
     def step(self) -> list[StepOutput]:
         """Do one round: every scheduled request gets a prefill chunk, or emits one token or more."""
-        watch = Stopwatch(self.clock())
-        self.drafting.begin()
-        turns = self.scheduler.schedule(self.steering.decide)  # who runs, how many rows, how long a draft, and why
-        self.drafting.propose(turns)  # turn.draft
-        watch.drafted = self.clock()
-        self.backend.verify(turns, taps=self.drafting.taps)  # turn.scores, turn.hidden: one forward
-        watch.verified = self.clock()
+        watch = Stopwatch(self.clock)
+        requests = self._eligible()  # who may draft, and with what
+        glimpses = self.drafting.glimpse(self.controller.wanted(requests), self._sequences, watch)  # instant drafts
+        decisions = self.controller.decide(requests, glimpses)  # how long a draft, with what, and why
+        turns = self.scheduler.schedule(decisions, self.clock())  # who runs, and how many rows
+        self.drafting.propose(turns, glimpses, watch)  # turn.draft
+        self._verify(turns, watch)  # turn.scores, turn.hidden: one forward
         self._judge(turns)  # turn.verdict, turn.output: the rule over the sampled rows
         self._commit(turns)  # accepted rows stay, the rest is freed
         self._learn(turns, watch)  # survival, costs, reports
         return self._deliver(turns, watch)  # outputs out, finished requests leave
+
+    def snapshot(self) -> SpeculationSnapshot:
+        """What speculation is doing, in words and numbers; to be taken between two steps."""
+        return take_snapshot(self.controller, self.proposers)
+
+    def _eligible(self) -> list[Eligible]:
+        """What each decoding request may draft, and with what."""
+        decoding = self.scheduler.decoding
+        if decoding:
+            self.quarantine.tick()
+        return [
+            self.router.eligible(
+                sequence.request_id,
+                sequence.drafting,
+                sequence.features,
+                emitted=sequence.num_emitted,
+                context=sequence.cached_len,
+                lag=self.drafting.lag(sequence.request_id, len(sequence.tokens)),
+                unfit=self.drafting.unfit(sequence.request_id),
+            )
+            for sequence in decoding
+        ]
+
+    def _verify(self, turns: Sequence[Turn], watch: Stopwatch) -> None:
+        self.backend.verify(turns, taps=self.drafting.taps)
+        watch.verified = self.clock()
 
     def _judge(self, turns: Sequence[Turn]) -> None:
         """Put the rules over all sampled rows in one call, then see what each request gets."""
@@ -212,9 +255,7 @@ class Engine:
         sound = [turn for turn in turns if turn.error is None]
         for turn in sound:
             turn.kept = turn.verdict.path if turn.verdict and not turn.sequence.finish_reason else ()
-            if turn.hidden is not None:
-                kept = [*range(turn.count), *(turn.count + node for node in turn.kept)]
-                self.drafting.keep_hidden(turn.sequence, turn.hidden[kept])
+            self.drafting.keep_hidden(turn, [*range(turn.count), *(turn.count + node for node in turn.kept)])
         self.backend.commit(sound)
         for turn in sound:
             turn.sequence.cached_len = self.backend.length(turn.request_id)
@@ -222,17 +263,9 @@ class Engine:
     def _learn(self, turns: Sequence[Turn], watch: Stopwatch) -> None:
         """Tell proposers, controller and everybody who reads step reports what happened."""
         decoding = [turn for turn in turns if turn.verdict is not None and turn.decision is not PREFILL]
-        consulted = self.drafting.consulted
-        reports = [
-            turn.report(
-                batch_size=len(decoding),
-                draft_seconds=consulted[turn.decision.proposer].seconds if turn.decision.proposer in consulted else 0.0,
-                verify_seconds=watch.verify_seconds,
-            )
-            for turn in decoding
-        ]
-        seconds = self.clock() - watch.drafted
-        self.steering.observe(decoding, reports, seconds if len(decoding) == len(turns) else None)
+        reports = [turn.report(len(decoding), watch) for turn in decoding]
+        seconds = self.clock() - watch.drafted if len(decoding) == len(turns) else None
+        self.controller.learn(reports, [turn.draft.grade for turn in decoding], watch, seconds)
         for report in reports:
             for observer in self.observers:
                 observer(report)
@@ -257,19 +290,23 @@ class Engine:
         report = batch_report(
             turns,
             self.cost,
-            draft_seconds={name: consulted.seconds for name, consulted in self.drafting.consulted.items()},
+            watch,
             preempted=len(self.scheduler.preempted),
-            verify_seconds=watch.verify_seconds,
-            step_seconds=self.clock() - watch.started,
         )
         for observer in self.batch_observers:
             observer(report)
 
     def _finish(self, sequence: SequenceState) -> None:
+        request_id = sequence.request_id
+        assert sequence.finish_reason is not None, f"{request_id} is let go but has not ended"
         self.scheduler.remove(sequence)
-        self.steering.finished(sequence)
-        del self._sequences[sequence.request_id]
-        assert sequence.finish_reason is not None, f"{sequence.request_id} is let go but has not ended"
+        self.router.finished(sequence.num_emitted)
+        self.controller.drop(request_id)
+        if self.learned is not None:
+            self.learned.keep(self.clock())
+        complete = sequence.finish_reason in (FinishReason.STOP, FinishReason.LENGTH)
+        (self.drafting.end if complete else self.drafting.forget)(request_id)
+        del self._sequences[request_id]
         sequence.timeline.finish(sequence.finish_reason, self.clock())
         for observer in self.request_observers:
             observer(sequence.timeline)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from gamaneh.control.cost import CostModel
-from gamaneh.core import BatchReport
+from gamaneh.core import BatchReport, Stopwatch
 from gamaneh.engine.scheduler import PREFILL
 from gamaneh.engine.turn import Turn
 
@@ -14,11 +14,9 @@ from gamaneh.engine.turn import Turn
 def batch_report(
     turns: Sequence[Turn],
     cost: CostModel,
+    watch: Stopwatch,
     *,
-    draft_seconds: Mapping[str, float],
     preempted: int,
-    verify_seconds: float,
-    step_seconds: float,
 ) -> BatchReport:
     """Sum a step up."""
     prompt_rows = sum(turn.count for turn in turns if turn.decision is PREFILL)
@@ -31,9 +29,9 @@ def batch_report(
         rows=sum(turn.count for turn in turns) + draft_rows,
         preempted=preempted,
         origins=origins,
-        draft_seconds=draft_seconds,
-        verify_seconds=verify_seconds,
-        step_seconds=step_seconds,
+        draft_seconds=dict(watch.draft_seconds),
+        verify_seconds=watch.verify_seconds,
+        step_seconds=watch.clock() - watch.started,
         plain_seconds=None if prompt_rows else _plain_seconds(turns, origins.total(), cost),
     )
 

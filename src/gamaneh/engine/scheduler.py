@@ -3,26 +3,26 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 from gamaneh.core import PLAIN, Backend, Decision, FinishReason, ReasonCode
 from gamaneh.engine.sequence import SequenceState
 from gamaneh.engine.turn import Turn
 from gamaneh.options import EngineOptions
 
-Clock = Callable[[], float]
-
-Decide = Callable[[Sequence[SequenceState]], Sequence[Decision]]
-
 PREFILL = Decision(PLAIN, 0, 0, "the prompt is still being read", ReasonCode.PREFILL)
 NO_ROOM = Decision(PLAIN, 0, 0, "no room in the KV cache or the step for a draft", ReasonCode.NO_ROOM)
 
 
 class Scheduler:
-    """Holds the waiting and the running requests and plans each step."""
+    """Holds the waiting and the running requests and plans each step.
 
-    def __init__(self, backend: Backend, options: EngineOptions, clock: Clock) -> None:
-        self.backend, self.options, self.clock = backend, options, clock
+    Attributes:
+        preempted: requests that gave their blocks back in the last plan.
+    """
+
+    def __init__(self, backend: Backend, options: EngineOptions) -> None:
+        self.backend, self.options = backend, options
         self.waiting: deque[SequenceState] = deque()
         self.running: list[SequenceState] = []
         self.preempted: list[SequenceState] = []
@@ -50,23 +50,27 @@ class Scheduler:
         else:
             self.waiting.remove(sequence)
 
-    def schedule(self, decide: Decide) -> list[Turn]:
+    def schedule(self, decisions: Sequence[Decision], now: float) -> list[Turn]:
         """Choose who runs in this step and how many rows each feeds, and reserve room for them.
 
         Decoding requests come first, oldest first, so that a long prompt never holds them up; then
         prompts by priority, in the order of arrival. Short of blocks, drafts go first, then the
         youngest request of the lowest priority.
+
+        Args:
+            decisions: one for each request in `decoding`.
+            now: seconds, by which admission and preemption are told.
         """
         self.preempted = []
         plan: list[Turn] = []
-        decoding = self.decoding
-        decisions = dict(zip((s.request_id for s in decoding), decide(decoding), strict=True)) if decoding else {}
-        for sequence in decoding:
-            self._plan_decode(plan, sequence, decisions[sequence.request_id])
+        for sequence, decision in zip(self.decoding, decisions, strict=True):
+            self._plan_decode(plan, sequence, decision)
         for sequence in [s for s in self.running if not s.decoding]:
             self._plan_prefill(plan, sequence)
         while self._can_admit(plan):
-            self._admit(plan)
+            self._admit(plan, now)
+        for sequence in self.preempted:
+            sequence.timeline.preempt(now)
         return plan
 
     def _plan_decode(self, plan: list[Turn], sequence: SequenceState, decision: Decision) -> None:
@@ -106,7 +110,6 @@ class Scheduler:
         if sequence.hidden is not None:
             sequence.hidden.clear()
         sequence.prompt_logprobs.clear()
-        sequence.timeline.preempt(self.clock())
         before = (at for at, other in enumerate(self.waiting) if other.request.priority <= sequence.request.priority)
         self.waiting.insert(next(before, len(self.waiting)), sequence)
         self.preempted.append(sequence)
@@ -118,13 +121,13 @@ class Scheduler:
         first = self.waiting[0]
         return self.backend.room().fits(min(len(first.tokens) + 1, first.limit))
 
-    def _admit(self, plan: list[Turn]) -> None:
+    def _admit(self, plan: list[Turn], now: float) -> None:
         sequence = self.waiting.popleft()
         self.running.append(sequence)
         sequence.cached_len = self.backend.admit(
             sequence.request_id, sequence.tokens, prompt_len=sequence.prompt_len, salt=sequence.salt
         )
-        sequence.timeline.admit(sequence.cached_len, self.clock())
+        sequence.timeline.admit(sequence.cached_len, now)
         self._plan_prefill(plan, sequence)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass, field
 
+from gamaneh.control.router import Features
 from gamaneh.core import FinishReason, Origin, Request, Rule, TokenLogprob, TokenMask
 from gamaneh.engine.detokenizer import Detokenizer
 from gamaneh.engine.hidden import HiddenWindow
@@ -32,6 +33,7 @@ class SequenceState:
         tokens: prompt and emitted tokens. The *pending* ones are `tokens[cached_len:]`.
         cached_len: tokens whose rows are in the target's cache.
         limit: most tokens, prompt included.
+        features: what the router knows it by.
         salt: keeps its prefixes apart from others'; the request's own, but for one that must read its whole prompt.
         mask: which tokens may come next, beside the sampling parameters.
         untold: emitted tokens whose text is not certain yet.
@@ -42,6 +44,7 @@ class SequenceState:
     drafting: Drafting
     tokens: list[int]
     limit: int
+    features: Features
     sampler: RequestSampler
     rule: Rule
     detokenizer: Detokenizer

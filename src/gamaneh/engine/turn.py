@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from gamaneh.core import Decision, Draft, Feed, ProposalRow, Share, StepOutput, StepReport, Verdict
+from gamaneh.core import Decision, Draft, Feed, ProposalRow, Share, StepOutput, StepReport, Stopwatch, Verdict
 from gamaneh.engine.sequence import SequenceState
 from gamaneh.errors import BadLogits
 from gamaneh.sampling.rows import Trial
@@ -67,14 +67,8 @@ class Turn(Feed):
         root = self.logit_rows - 1 if self.row is None else 0
         return self.scores[root : root + 1 + len(self.draft)]
 
-    def report(self, *, batch_size: int, draft_seconds: float, verify_seconds: float) -> StepReport:
-        """Return the event of this turn; it must have a verdict.
-
-        Args:
-            batch_size: requests that were decoding in the step.
-            draft_seconds: time that the turn's proposer took in this step.
-            verify_seconds: duration of the forward.
-        """
+    def report(self, batch_size: int, watch: Stopwatch) -> StepReport:
+        """Return the event of this turn, one of `batch_size` that were decoding; it must have a verdict."""
         verdict, decision = self.verdict, self.decision
         assert verdict is not None, f"{self.request_id} has no verdict to report"
         told = verdict.path[: self.emitted]  # candidates behind the end of the output were never emitted
@@ -88,8 +82,8 @@ class Turn(Feed):
             emitted=self.emitted,
             batch_size=batch_size,
             context_len=self.sequence.cached_len,
-            draft_seconds=draft_seconds,
-            verify_seconds=verify_seconds,
+            draft_seconds=watch.draft_seconds.get(decision.proposer, 0.0),
+            verify_seconds=watch.verify_seconds,
             decision=decision.depth,
             reason=decision.reason,
             reason_code=decision.code,

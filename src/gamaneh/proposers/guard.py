@@ -7,7 +7,8 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from gamaneh.core import EMPTY_DRAFT, Draft, ProposalRow, Proposer
+from gamaneh.control.fallback import Fault, Quarantine
+from gamaneh.core import EMPTY_DRAFT, Draft, ProposalRow, Proposer, Stopwatch
 from gamaneh.errors import OutOfMemory
 
 CERTAIN = 1.001
@@ -15,17 +16,16 @@ CERTAIN = 1.001
 
 MEMORY_FAULTS = (MemoryError, OutOfMemory, torch.OutOfMemoryError)
 
-Report = Callable[[Exception], None]
-
 
 class NonsenseDraft(ValueError):
     """A proposer returned what cannot be a draft."""
 
 
 class Guarded:
-    """Asks a proposer, and tells faults of one request from faults of the proposer.
+    """Asks a proposer, checks and times its drafts, and tells faults of one request from faults of the proposer.
 
-    Where it fails, the requests of the round are asked for again, each alone:
+    A fault of the proposer puts it in quarantine. Where it fails, the requests of the round are asked for again, each
+    alone:
 
     - On some it fails again while others have drafts: those requests are at fault, and get no more drafts from it. So
       does a request with a token that the proposer cannot read, for which it is not even asked.
@@ -36,22 +36,47 @@ class Guarded:
 
     Args:
         vocab_size: token ids of drafts are below this.
-        report: called with each fault of the proposer.
-        note: called with each fault of a request.
     """
 
-    def __init__(self, proposer: Proposer, vocab_size: int, report: Report, note: Report = lambda error: None) -> None:
-        self.proposer, self.vocab_size, self.report, self.note = proposer, vocab_size, report, note
+    def __init__(self, proposer: Proposer, vocab_size: int, quarantine: Quarantine) -> None:
+        self.proposer, self.vocab_size, self.quarantine = proposer, vocab_size, quarantine
         self._unfit: set[str] = set()
         self._suspects: set[str] = set()  # requests that it failed on since it last worked; two say enough
         self._read: dict[str, int] = {}
 
-    def propose(self, rows: Sequence[ProposalRow], trees: Sequence[bool]) -> tuple[list[Draft], bool]:
-        """One checked draft per row, and whether the proposer did without a fault of its own.
+    def propose(
+        self, rows: Sequence[ProposalRow], trees: Sequence[bool], watch: Stopwatch | None = None
+    ) -> list[Draft]:
+        """Return one checked draft per row.
 
         Args:
             trees: whether the rule of each row takes drafts that branch.
+            watch: learns what the proposer took, and how much it had to read.
         """
+        name = self.proposer.name
+        if watch is None:
+            return self._propose(name, rows, trees)
+        watch.lag[name] += sum(self.lag(row.request_id, len(row.tokens)) for row in rows)
+        started = watch.clock()
+        drafts = self._propose(name, rows, trees)
+        watch.draft_seconds[name] += watch.clock() - started
+        return drafts
+
+    def lag(self, request_id: str, length: int) -> int:
+        """Tokens of a request of this length that the proposer has not read yet."""
+        return length - self._read.get(request_id, 0)
+
+    def _propose(self, name: str, rows: Sequence[ProposalRow], trees: Sequence[bool]) -> list[Draft]:
+        drafts, passed = self._checked(rows, trees)
+        if passed:
+            self.quarantine.passed(name)
+        else:  # what it had read is gone
+            for row in rows:
+                self._read.pop(row.request_id, None)
+        return drafts
+
+    def _checked(self, rows: Sequence[ProposalRow], trees: Sequence[bool]) -> tuple[list[Draft], bool]:
+        """One draft per row, and whether the proposer did without a fault of its own."""
         asked = [at for at, row in enumerate(rows) if self._fits(row)]
         drafts, passed = [EMPTY_DRAFT] * len(rows), True
         try:
@@ -60,7 +85,7 @@ class Guarded:
         except Exception as error:  # whatever a proposer raises
             self._forget([rows[at] for at in asked])
             if isinstance(error, MEMORY_FAULTS):  # asking again would take as much
-                self.report(error)
+                self._report(error)
                 return drafts, False
             made = self._one_by_one(rows, trees, asked)
             failed = [rows[at].request_id for at, draft in zip(asked, made, strict=True) if draft is None]
@@ -84,10 +109,9 @@ class Guarded:
     def _fits(self, row: ProposalRow) -> bool:
         """Whether the proposer can read the request; only tokens that are new are looked at."""
         limit, start = self.proposer.needs.reads, self._read.get(row.request_id, 0)
-        if limit is not None:
-            if any(token >= limit for token in row.tokens[start:]):
-                self._unfit.add(row.request_id)
-            self._read[row.request_id] = len(row.tokens)
+        if limit is not None and any(token >= limit for token in row.tokens[start:]):
+            self._unfit.add(row.request_id)
+        self._read[row.request_id] = len(row.tokens)
         return row.request_id not in self._unfit
 
     def _one_by_one(
@@ -115,11 +139,14 @@ class Guarded:
         elif len(self._suspects) < 2:
             self._suspects.update(failed)
         if not failed or len(self._suspects) > 1 or (isinstance(error, NonsenseDraft) and not works):
-            self.report(error)
+            self._report(error)
             return False
         self._unfit.update(failed)
-        self.note(error)
+        self.quarantine.note(self.proposer.name, _fault(error))
         return works
+
+    def _report(self, error: Exception) -> None:
+        self.quarantine.report(self.proposer.name, f"{type(error).__name__}: {error}", _fault(error))
 
     def _ask(self, rows: Sequence[ProposalRow], trees: Sequence[bool]) -> list[Draft]:
         made = self.proposer.propose(rows) if rows else []
@@ -145,14 +172,20 @@ class Guarded:
         try:
             tell(request_id)
         except Exception as error:  # whatever a proposer raises
-            self.report(error)
+            self._report(error)
 
     def _forget(self, rows: Sequence[ProposalRow]) -> None:
         for row in rows:
             try:
                 self.proposer.forget(row.request_id)
             except Exception as error:  # whatever a proposer raises
-                self.report(error)
+                self._report(error)
+
+
+def _fault(error: Exception) -> Fault:
+    if isinstance(error, MEMORY_FAULTS):
+        return Fault.MEMORY
+    return Fault.NONSENSE if isinstance(error, NonsenseDraft) else Fault.ERROR
 
 
 def _are_chances(probs: Tensor, tokens: Sequence[int]) -> bool:

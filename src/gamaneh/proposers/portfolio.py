@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from functools import partial
+from dataclasses import dataclass, replace
 
 from gamaneh.checks import FLAG
+from gamaneh.control.fallback import Quarantine
+from gamaneh.control.survival import DraftSource, SurvivalTracker
 from gamaneh.core import AUTO, EMPTY_DRAFT, Draft, Needs, ProposalRow, Proposer
 from gamaneh.proposers.guard import Guarded
 from gamaneh.proposers.recipe import ProposerOption, Recipe
@@ -17,51 +17,7 @@ from gamaneh.proposers.tree import Part, best_of, depth_within, merge, walk
 
 LOGGER = logging.getLogger(__name__)
 
-FIRST_REST, MOST_DOUBLINGS = 16, 8
-"""Rounds that a member is left out after its first fault, and how often they are doubled."""
-
 MERGE = ProposerOption("merge", bool, False, FLAG, "auto may merge drafts of several proposers.")
-
-FADE = 0.97
-"""Weight of an old draft after one more; half of it is gone after 23."""
-
-PRIOR_RATE, PRIOR_WEIGHT = 0.5, 2.0
-"""What is expected of candidates of which nothing is known, and the drafts that this counts for."""
-
-
-@dataclass(slots=True)
-class Survival:
-    """How often drafts were kept up to a depth, from faded counts."""
-
-    reached: list[float] = field(default_factory=list)
-    accepted: list[float] = field(default_factory=list)
-
-    def add(self, depth: int, accepted: int) -> None:
-        """One draft whose candidates down to `depth` were verified and the first `accepted` of them kept."""
-        missing = depth - len(self.reached)
-        self.reached += [0.0] * missing
-        self.accepted += [0.0] * missing
-        for at in range(min(accepted + 1, depth)):
-            self.reached[at] = self.reached[at] * FADE + 1.0
-            self.accepted[at] = self.accepted[at] * FADE + (at < accepted)
-
-    def estimate(self, depth: int) -> list[float]:
-        """s_1 .. s_depth: the chance that the first i candidates are all kept.
-
-        Each position is drawn towards the one before it.
-        """
-        alive, rate = 1.0, PRIOR_RATE
-        survival = []
-        for at in range(depth):
-            reached, accepted = (self.reached[at], self.accepted[at]) if at < len(self.reached) else (0.0, 0.0)
-            rate = (accepted + rate * PRIOR_WEIGHT) / (reached + PRIOR_WEIGHT)
-            alive *= rate
-            survival.append(alive)
-        return survival
-
-
-Source = tuple[str, int]
-"""A proposer and the grade of its drafts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,17 +49,14 @@ class PortfolioProposer(Proposer):
 
     def __init__(self, members: Mapping[str, Proposer], vocab_size: int = sys.maxsize) -> None:
         self.members = dict(members)
-        self._guards = {
-            name: Guarded(member, vocab_size, partial(self._failed, name)) for name, member in members.items()
-        }
-        self._faults: Counter[str] = Counter()
-        self._resting: Counter[str] = Counter()
+        self.quarantine, self.survival = Quarantine(), SurvivalTracker()
+        self._guards = {name: Guarded(member, vocab_size, self.quarantine) for name, member in members.items()}
         self.needs = _needs({name: member.needs for name, member in self.members.items()})
-        self._survival: dict[Source, Survival] = {}
         self._made: dict[str, _Made] = {}
 
     def propose(self, rows: Sequence[ProposalRow]) -> list[Draft]:
         """One tree per row; empty where no member has anything."""
+        self.quarantine.tick()
         for row in rows:
             self._learn_of(row.request_id)
         made = {name: self._ask(name, rows) for name in self.members}
@@ -117,11 +70,13 @@ class PortfolioProposer(Proposer):
     def end(self, request_id: str) -> None:
         """Learn from the last draft, and let the members learn from the answer."""
         self._learn_of(request_id)
+        self.survival.drop(request_id)
         for guard in self._guards.values():
             guard.end(request_id)
 
     def forget(self, request_id: str) -> None:
         self._made.pop(request_id, None)
+        self.survival.drop(request_id)
         for guard in self._guards.values():
             guard.forget(request_id)
 
@@ -130,19 +85,14 @@ class PortfolioProposer(Proposer):
         return 0
 
     def _ask(self, name: str, rows: Sequence[ProposalRow]) -> list[Draft]:
-        """The drafts of one member; none while it rests after a fault."""
-        if self._resting[name] > 0:
-            self._resting[name] -= 1
+        """The drafts of one member; none while it is in quarantine."""
+        if not self.quarantine.allows(name):
             return [EMPTY_DRAFT] * len(rows)
         own = [self._row(row, self.members[name].needs) for row in rows]
-        drafts, _ = self._guards[name].propose(own, [row.max_nodes > row.max_depth for row in rows])
+        drafts = self._guards[name].propose(own, [row.max_nodes > row.max_depth for row in rows])
+        if not self.quarantine.allows(name):
+            LOGGER.warning("%s: %s failed: %s", self.name, name, self.quarantine.reason(name))
         return drafts
-
-    def _failed(self, name: str, error: Exception) -> None:
-        """Leave a member out for a while, twice as long at each further fault."""
-        LOGGER.warning("%s: %s failed: %s: %s", self.name, name, type(error).__name__, error)
-        self._resting[name] = FIRST_REST * 2 ** min(self._faults[name], MOST_DOUBLINGS)
-        self._faults[name] += 1
 
     def _row(self, row: ProposalRow, needs: Needs) -> ProposalRow:
         """The row as a member would have been given it."""
@@ -157,11 +107,13 @@ class PortfolioProposer(Proposer):
     def _merge(self, row: ProposalRow, drafts: Mapping[str, Draft]) -> Draft:
         if not drafts:
             return EMPTY_DRAFT
-        parts = [Part(name, draft, self._expected(name, draft)) for name, draft in drafts.items()]
+        parts = [Part(name, draft, self._expected(name, draft, row.request_id)) for name, draft in drafts.items()]
         return merge(parts, row.max_nodes) if row.max_nodes > row.max_depth else best_of(parts)
 
-    def _expected(self, name: str, draft: Draft) -> list[float]:
-        return self._survival.setdefault((name, draft.grade), Survival()).estimate(draft.depth)
+    def _expected(self, name: str, draft: Draft, request_id: str) -> list[float]:
+        """s_1 .. s_depth; what is negligible counts as 0."""
+        found = self.survival.survival(DraftSource(name, draft.grade), request_id, draft.depth)
+        return [*found, *[0.0] * (draft.depth - len(found))]
 
     def _learn_of(self, request_id: str) -> None:
         """Learn how far each member was right, by the tokens that came instead of the last draft."""
@@ -170,11 +122,9 @@ class PortfolioProposer(Proposer):
             return
         accepted = [made.tree.tokens[node] for node in walk(made.tree, made.tokens[made.length :])]
         for name, draft in made.parts.items():
-            self._learn((name, draft.grade), depth_within(draft, made.tree), len(walk(draft, accepted)))
-
-    def _learn(self, source: Source, depth: int, accepted: int) -> None:
-        if depth:
-            self._survival.setdefault(source, Survival()).add(depth, min(accepted, depth))
+            depth = depth_within(draft, made.tree)
+            kept = min(len(walk(draft, accepted)), depth)
+            self.survival.observe(DraftSource(name, draft.grade), request_id, depth, kept)
 
 
 def _needs(needs: Mapping[str, Needs]) -> Needs:

@@ -156,7 +156,7 @@ class _State:
 def speculation_state(engine: Engine, client: Client) -> dict[str, Any]:
     """How requests speculate that do not say otherwise, and what each proposer and the client's requests are doing."""
     options, salts = engine.speculation, engine.salts()
-    state = asdict(engine.steering.snapshot())
+    state = asdict(engine.snapshot())
     own = {name: doing for name, doing in state["requests"].items() if client.owns(salts.get(name, ""))}
     return {
         "default": {

@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 
 from gamaneh.backends.paged import PagedBackend
-from gamaneh.core import Caps, Draft, Needs, ProposalRow
-from gamaneh.engine.drafting import Clock
+from gamaneh.core import Caps, Clock, Draft, Needs, ProposalRow
+from gamaneh.engine.assembly import assemble
 from gamaneh.engine.engine import Engine
 from gamaneh.kv import BlockPool, KVCache, KVManager
 from gamaneh.kv.placing import Placed
@@ -184,7 +184,7 @@ def scripted_engine(
     pool = BlockPool(runner.cache.num_blocks, runner.cache.block_size, prefix_cache=True)
     speculation = speculation or SpeculationOptions(proposer=proposer.name if proposer else "none")
     proposers = {proposer.name: proposer} if proposer else {}
-    return Engine(
+    return assemble(
         PagedBackend(runner, KVManager(pool, runner.cache)),
         tokenizer,  # type: ignore[arg-type]
         proposers=proposers,

@@ -13,6 +13,7 @@ from gamaneh.backends.paged import PagedBackend
 from gamaneh.bench.advise.workload import Workload, WorkloadRequest
 from gamaneh.core import Proposer
 from gamaneh.engine import llm
+from gamaneh.engine.assembly import assemble
 from gamaneh.engine.engine import Engine
 from gamaneh.kv.manager import KVManager
 from gamaneh.kv.pool import BlockPool
@@ -67,7 +68,7 @@ def simulated(world: World) -> Iterator[LoadedModel]:
     ) -> Engine:
         runner = TimedRunner(SCRIPT, VOCAB, clock, world.step, num_blocks=1024)
         pool = BlockPool(1024, 16, prefix_cache=False)
-        return Engine(
+        return assemble(
             PagedBackend(runner, KVManager(pool, runner.cache)),
             ByteTokenizer(),
             proposers=proposers(world, clock),

@@ -61,7 +61,7 @@ class Recorder:
 def test_a_replay_is_what_the_engine_does_with_greedy_answers(k: int) -> None:
     prompts = ["abcabcabcabc", "the cat sat on the mat, the cat sat"]
     llm = LLM(tiny_model(), speculation=SpeculationOptions(proposer="lookup", draft_length=k))
-    llm.engine.steering.leaves_out_slow = False
+    llm.engine.quarantine.leaves_out_slow = False
     answers = llm.generate(prompts, SamplingParams(max_tokens=60, ignore_eos=True))
     recorded = [
         WorkloadRequest(

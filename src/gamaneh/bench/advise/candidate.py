@@ -124,7 +124,7 @@ class CandidateWorkshop:
             speculation=speculation,
             options=options or self.options,
         )
-        llm.engine.steering.leaves_out_slow = leaves_out_slow
+        llm.engine.quarantine.leaves_out_slow = leaves_out_slow
         return llm
 
     def candidates(self, parts: Sequence[CandidateParts], only: Sequence[str] = ()) -> Iterator[Candidate | Unusable]:

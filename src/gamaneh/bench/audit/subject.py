@@ -110,13 +110,12 @@ def _steady(engine: Engine) -> Iterator[None]:
 
     The engine learns these durations: its choices of draft lengths mean nothing afterwards.
     """
-    clocks = engine.clock, engine.drafting.clock
-    moments = itertools.count()
-    engine.clock = engine.drafting.clock = lambda: float(next(moments))
+    clock, moments = engine.clock, itertools.count()
+    engine.clock = lambda: float(next(moments))
     try:
         yield
     finally:
-        engine.clock, engine.drafting.clock = clocks
+        engine.clock = clock
 
 
 def _run(engine: Engine, answers: Mapping[str, Answer], tick: Callable[[], None]) -> None:

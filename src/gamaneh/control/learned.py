@@ -8,7 +8,6 @@ import os
 from pathlib import Path
 
 from gamaneh.control.survival import SurvivalTracker
-from gamaneh.engine.drafting import Clock
 
 VERSION = 1
 
@@ -26,8 +25,8 @@ class Learned:
         file: named after everything that decides about survival and costs: models, drafter, machine.
     """
 
-    def __init__(self, file: Path, survival: SurvivalTracker, clock: Clock) -> None:
-        self.file, self.survival, self.clock = file, survival, clock
+    def __init__(self, file: Path, survival: SurvivalTracker) -> None:
+        self.file, self.survival = file, survival
         self._written: float | None = None
 
     def recall(self) -> bool:
@@ -41,9 +40,8 @@ class Learned:
             return False
         return True
 
-    def keep(self) -> None:
-        """Write the file, unless that was done a moment ago: whole or not at all."""
-        now = self.clock()
+    def keep(self, now: float) -> None:
+        """Write the file, unless that was done a moment before `now`, in seconds: whole or not at all."""
         if self._written is not None and now - self._written < PAUSE:
             return
         self._written = now
