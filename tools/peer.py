@@ -23,7 +23,7 @@ from gamaneh.models.fetch import cache_folder
 
 SOURCE_PACKAGE = "llama-cpp-python==0.3.36"
 LLAMA = Path("vendor/llama.cpp")
-PROGRAMS = ("llama-server", "llama-bench", "llama-batched-bench")
+PROGRAMS = ("llama-server", "llama-bench", "llama-batched-bench", "llama-perplexity")
 
 INSTRUCTIONS = {
     "GGML_AVX2": "avx2",
@@ -67,17 +67,18 @@ class Peer:
     options: tuple[str, ...]
 
     @property
-    def complete(self) -> bool:
-        return all((self.folder / name).exists() for name in PROGRAMS)
+    def missing(self) -> list[str]:
+        """Programs that are still to be built."""
+        return [name for name in PROGRAMS if not (self.folder / name).exists()]
 
     def program(self, name: str) -> Path:
         """Path of one of `PROGRAMS`.
 
         Raises:
-            InvalidOption: the peer was not built.
+            InvalidOption: it was not built.
         """
-        if not self.complete:
-            raise InvalidOption("peer", "must be built first, with `python -m tools.peer build`", str(self.folder))
+        if name in self.missing:
+            raise InvalidOption(name, "must be built first, with `python -m tools.peer build`", str(self.folder))
         return self.folder / name
 
 
@@ -109,13 +110,14 @@ def find_peer(cache: Path | None = None) -> Peer:
 
 
 def build(cache: Path | None = None) -> Peer:
-    """Fetch and compile the peer, unless it is there; progress goes to standard error.
+    """Fetch and compile what is missing of the peer; progress goes to standard error.
 
     Raises:
         GamanehError: a step failed; its output stands above.
     """
     peer = find_peer(cache)
-    if peer.complete:
+    missing = peer.missing
+    if not missing:
         return peer
     work = peer.folder.with_name(f".{peer.folder.name}.work")
     work.mkdir(parents=True, exist_ok=True)
@@ -124,9 +126,9 @@ def build(cache: Path | None = None) -> Peer:
     generator = ("-G", "Ninja") if shutil.which("ninja", path=_search_path()) else ()
     _run("cmake", "-S", str(source), "-B", str(made), *generator, *_compiler(), *peer.options)
     jobs = str(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
-    _run("cmake", "--build", str(made), "--config", "Release", "-j", jobs, "--target", *PROGRAMS)
+    _run("cmake", "--build", str(made), "--config", "Release", "-j", jobs, "--target", *missing)
     peer.folder.mkdir(parents=True, exist_ok=True)
-    for name in PROGRAMS:
+    for name in missing:
         shutil.copy2(made / "bin" / name, peer.folder / name)
     (peer.folder / "options.txt").write_text("\n".join((SOURCE_PACKAGE, *peer.options)) + "\n", encoding="utf-8")
     shutil.rmtree(work)

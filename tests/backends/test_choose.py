@@ -59,3 +59,18 @@ def test_block_types_without_products_are_rounded_and_said_aloud(tmp_path, caplo
     assert "what is stored as MXFP4 is rounded to int8 in groups of 32, since there are no compiled" in caplog.text
     (down,) = model.decoder.layers[0].linears[3].tensors
     assert down.format.name == "MXFP4"
+
+
+@pytest.mark.parametrize("weights", ["stored", "int4"])
+def test_progress_counts_to_the_total(weights, tmp_path):
+    draft = as_gguf(hf_model("llama 2"), "llama")
+    draft.metadata |= byte_level()
+    seen = []
+    load(
+        draft.write(tmp_path / "tiny.gguf"),
+        backend="compiled",
+        precision=Precision(weights=weights),
+        progress=lambda done, total: seen.append((done, total)),
+    )
+    (total,) = {total for _, total in seen}
+    assert sorted({done for done, _ in seen}) == list(range(1, total + 1))

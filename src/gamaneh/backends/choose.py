@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 import logging
-from collections.abc import Callable
 from pathlib import Path
 
 import torch
@@ -17,7 +16,7 @@ from gamaneh.kv.manager import KVManager, SlotStore
 from gamaneh.kv.pool import BlockPool
 from gamaneh.models import loading
 from gamaneh.models.formats.known import REQUANTISED
-from gamaneh.models.loading import TARGET, LoadedModel, OpenModel, Role, blaming, choose_device
+from gamaneh.models.loading import TARGET, LoadedModel, OpenModel, Progress, Role, blaming, choose_device
 from gamaneh.models.runner import DecoderRunner
 from gamaneh.options import Precision
 
@@ -35,7 +34,7 @@ def load(
     precision: Precision | None = None,
     backend: str = "auto",
     device: str = "auto",
-    progress: Callable[[int, int], None] | None = None,
+    progress: Progress | None = None,
     role: Role = TARGET,
     instructions: str = "auto",
     threads: int | None = None,
@@ -171,10 +170,20 @@ def why_not_compiled(precision: Precision, device: str = "auto") -> str:
     return ""
 
 
+def _in_two_parts(progress: Progress | None, first: int, second: int) -> tuple[Progress | None, Progress | None]:
+    """Return what two works of so many tensors report to, so that their sum is shown."""
+    if progress is None:
+        return None, None
+    return (
+        lambda done, _: progress(done, first + second),
+        lambda done, _: progress(first + done, first + second),
+    )
+
+
 def _load_compiled(
     model: str | Path | OpenModel,
     precision: Precision,
-    progress: Callable[[int, int], None] | None,
+    progress: Progress | None,
     role: Role,
     instructions: str,
     threads: int | None,
@@ -189,10 +198,10 @@ def _load_compiled(
         rule = "is rounded to int8 in groups of 32, since there are no compiled products for it"
         LOGGER.warning("%s %s: what is stored as %s %s", role.title, opened.name, ", ".join(foreign), rule)
     with blaming(role, opened.name):
-        weights = stored_weights(opened.tensors, precision.weights)
-        compiled = CompiledDecoder(
-            opened.config, weights, instructions=instructions, threads=threads, progress=progress
-        )
+        first = len(opened.tensors.shapes) if precision.weights in ROUNDED else 0
+        reading, laying = _in_two_parts(progress, first, 4 * opened.config.num_layers + 1)
+        weights = stored_weights(opened.tensors, precision.weights, reading if first else None)
+        compiled = CompiledDecoder(opened.config, weights, instructions=instructions, threads=threads, progress=laying)
         decoder = StoredDecoder(opened.config, weights, compiled)
     opened.close()
     return LoadedModel(

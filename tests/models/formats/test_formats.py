@@ -9,7 +9,7 @@ from gamaneh.errors import CorruptModel, UnsupportedModel
 from gamaneh.models.formats.dense import BFLOAT16, FLOAT16
 from gamaneh.models.formats.int4 import INT4
 from gamaneh.models.formats.int8 import INT8
-from gamaneh.models.formats.known import GGUF_FORMATS, REQUANTISED, from_floats, gguf_format, quantised
+from gamaneh.models.formats.known import GGUF_FORMATS, REQUANTISED, gguf_format
 from gamaneh.models.formats.stored import Groups, StoredTensor
 
 HALVES = {
@@ -87,13 +87,6 @@ def test_searched_scales_are_better_than_the_whole_range():
 @pytest.mark.parametrize("fmt", [INT8, INT4])
 def test_a_group_of_zeros_stays_zero(fmt):
     assert not fmt.quantise(np.zeros((2, 32), np.float32)).expand().any()
-
-
-def test_quantised_leaves_block_formats_alone():
-    raw, columns = random_rows("Q4_K")
-    stored = StoredTensor.read(gguf_format("Q4_K", "w"), raw, (5, columns), "w")
-    assert quantised(stored, "int8") is stored
-    assert quantised(from_floats(stored.expand()), "int8").format is INT8
 
 
 @pytest.mark.parametrize("kind", REQUANTISED)

@@ -91,3 +91,25 @@ def store_half(typingctx, address, value):
         return context.get_dummy_value()
 
     return types.void(types.int64, types.float32), codegen
+
+
+@intrinsic
+def load_half(typingctx, address):
+    """The float16 in memory, as float32."""
+
+    def codegen(context, builder, signature, args):
+        half = ir.HalfType()
+        found = builder.load(builder.inttoptr(args[0], half.as_pointer()), align=2)
+        return builder.fpext(found, _F32)
+
+    return types.float32(types.int64), codegen
+
+
+@intrinsic
+def nearest(typingctx, value):
+    """The nearest whole number, ties to even: unlike `np.rint` it is an instruction, and works on vectors too."""
+
+    def codegen(context, builder, signature, args):
+        return builder.call(builder.module.declare_intrinsic("llvm.rint", [_F32]), args)
+
+    return types.float32(types.float32), codegen

@@ -5,19 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
-import numpy as np
 import torch
 
 from gamaneh.backends.compiled.compiled_decoder import Matrix, Weights
+from gamaneh.backends.compiled.rounding import rounded
 from gamaneh.backends.compiled.workers import usable_cores
 from gamaneh.models.canonical import ModelTensors
-from gamaneh.models.formats.known import QUANTISED, quantised
-from gamaneh.models.formats.stored import Floats, StoredTensor
+from gamaneh.models.formats.known import QUANTISED
+from gamaneh.models.formats.stored import Floats
 
 AS_STORED = "stored"
 """Asks for the formats of the file."""
-
-_ROWS = 1 << 18  # numbers that are rounded at once
 
 
 def stored_weights(
@@ -38,18 +36,10 @@ def stored_weights(
             if len(shape) == 1:
                 found[name] = tensors.dense(name, torch.float32).numpy()
             else:
-                found[name] = tuple(_rounded(tensor, weights, pool) for tensor in tensors.stored(name))
+                found[name] = tuple(
+                    rounded(tensor, weights, pool) if weights in QUANTISED else tensor
+                    for tensor in tensors.stored(name)
+                )
             if progress is not None:
                 progress(done, len(tensors.shapes))
     return found
-
-
-def _rounded(tensor: StoredTensor, weights: str, pool: ThreadPoolExecutor) -> StoredTensor:
-    if weights not in QUANTISED:
-        return tensor
-    step = max(1, _ROWS // tensor.shape[1])
-    first = quantised(tensor.rows(0, step), weights)
-    if first.format is tensor.format:
-        return tensor
-    parts = pool.map(lambda at: quantised(tensor.rows(at, at + step), weights).raw, range(0, tensor.shape[0], step))
-    return StoredTensor(first.format, tensor.shape, np.concatenate(list(parts)))

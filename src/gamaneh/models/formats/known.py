@@ -49,13 +49,6 @@ def gguf_format(kind: str, tensor: str) -> Format:
     return known[kind]
 
 
-def quantised(stored: StoredTensor, weights: str) -> StoredTensor:
-    """Round float weights to `int8` or `int4`; other formats stay as they are."""
-    if stored.format not in (FLOAT32, FLOAT16, BFLOAT16):
-        return stored
-    return QUANTISED[weights].quantise(stored.expand())
-
-
 def from_floats(values: Floats) -> StoredTensor:
     """Return float32 numbers `[rows, columns]` as a stored tensor."""
     return StoredTensor.read(FLOAT32, np.ascontiguousarray(values, dtype=np.float32), values.shape, "weights")
