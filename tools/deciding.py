@@ -8,7 +8,7 @@ always drafts. Acceptance and costs are fixed, so that two trees of the source c
     deciding    `Controller.decide`
     learning    `Controller.learn`
 
-Each is the median over the rounds.
+Each is the mean over the rounds.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ class Simulation:
     def _eligible(self) -> list[Eligible]:
         return [
             self.router.eligible(
-                request, self.drafting, FEATURES, emitted=emitted, context=100 + emitted, lag={}, unfit=()
+                request, self.drafting, FEATURES, emitted=emitted, context=100 + emitted, lag=lambda name: 0, unfit=()
             )
             for request, emitted in self.emitted.items()
         ]
@@ -123,7 +123,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 simulation = Simulation(wanted, batch, accepted)
                 for _ in range(options.rounds):
                     simulation.round()
-                taken = {name: statistics.median(each) for name, each in simulation.taken.items()}
+                taken = {name: statistics.fmean(each) for name, each in simulation.taken.items()}
                 total = sum(taken.values())
                 parts = ", ".join(f"{name} {each:.0f}" for name, each in taken.items())
                 print(f"{wanted:>12} x{batch} accepted {accepted}: {total:4.0f} us per round ({parts})")

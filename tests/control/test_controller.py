@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gamaneh.control.budget import GRANT, INCOME
-from gamaneh.control.controller import PROBE_LENGTH, Controller
+from gamaneh.control.controller import HOLD, PROBE_LENGTH, Controller
 from gamaneh.control.cost import CostModel
 from gamaneh.control.router import Eligible, Route
 from gamaneh.control.survival import SurvivalTracker
@@ -264,6 +264,7 @@ class TestProbing:
 class TestHysteresis:
     def gain_of(self, controller: Controller, survival: float) -> int:
         controller.survival.estimate = lambda *_, **__: ([survival], [0.0])
+        controller.survival.version += 1
         return length_of(controller)
 
     def test_what_lies_within_the_margin_neither_begins_nor_ends_drafting(self) -> None:
@@ -306,3 +307,30 @@ class TestLongestDraft:
         controller.survival.estimate = lambda *arguments, **_: ([0.9] * arguments[2], [0.0] * arguments[2])
         assert length_of(controller, request_id="long", routes=(DRAFTER,)) == 15
         assert length_of(controller, request_id="short", routes=(self.SHORT,)) == 0
+
+
+class TestHolding:
+    """Where nothing pays and nothing new is known, it is not thought about in every round."""
+
+    def test_a_decision_not_to_draft_holds_for_a_few_rounds(self) -> None:
+        controller = controller_with(FLAT, draft_per_token=1.2)
+        teach(controller, accepted=0)
+        controller.decide([eligible()])
+        planned: list[int] = []
+        original = controller._plan
+        controller._plan = lambda requests, glimpses: (planned.append(1), original(requests, glimpses))[1]
+        for _ in range(2 * HOLD):
+            assert controller.decide([eligible()])[0].depth == 0
+        assert len(planned) == 2
+
+    @pytest.mark.parametrize("news", ["drafts", "glimpse"])
+    def test_it_ends_at_once_where_something_is_new(self, news: str) -> None:
+        controller = controller_with({1: 1.0, 32: 1.0}, draft_per_token=0.4, copier=1e-9)
+        teach(controller, accepted=0, rounds=20)
+        teach(controller, accepted=8, proposer="copier")
+        both = (DRAFTER, COPIER)
+        assert controller.decide([eligible(routes=both)])[0].depth == 0
+        if news == "drafts":
+            teach(controller, accepted=8)
+        look = sees(r=Draft.chain(range(8))) if news == "glimpse" else sees()
+        assert controller.decide([eligible(routes=both)], look)[0].depth > 0

@@ -37,9 +37,17 @@ FILLING = 1.5
 TRIAL_LENGTH = 2
 """Longest draft where it is not likely that drafting pays."""
 
+HOLD = 4
+"""Rounds for which a decision not to draft holds, where nothing was learned or shown meanwhile: deciding takes time,
+too, and where nothing pays all of it is lost."""
+
+LOOK = 8
+"""Rounds for which it holds which instant proposers are worth a look, where nothing was learned meanwhile."""
+
 LOOKED_AT = 4
 """Candidates by which it is judged whether a request would draft alone; only the words depend on it."""
 
+_STAYS = (ReasonCode.NO_GAIN, ReasonCode.LOAD, ReasonCode.NO_DRAFT, ReasonCode.ASKED_PLAIN)
 _ADAPTED = (ReasonCode.PAYS, ReasonCode.TRIAL, ReasonCode.PROBE)
 
 
@@ -58,6 +66,15 @@ class Totals:
         self.drafted += sum(report.drafted for report in reports)
         self.accepted += sum(report.accepted for report in reports)
         self.seconds += seconds
+
+
+@dataclass(slots=True)
+class Held:
+    """Decisions that hold for `left` more rounds, as long as what they go by stays as it is."""
+
+    state: object = None
+    decisions: list[Decision] = field(default_factory=list)
+    left: int = 0
 
 
 @dataclass(slots=True)
@@ -113,6 +130,8 @@ class Controller:
         self._plain_rounds: dict[str, int] = {}
         self._drafting: set[str] = set()
         self._lags: dict[str, float] = {}
+        self._held = Held()
+        self._looks: dict[str, tuple[tuple[int, int], int, list[str]]] = {}
 
     def wanted(self, requests: Sequence[Eligible]) -> dict[str, dict[str, int]]:
         """Return the instant proposers whose drafts may matter, and for which requests: proposer -> request -> longest.
@@ -121,11 +140,19 @@ class Controller:
             requests: all that are decoding.
         """
         found: dict[str, dict[str, int]] = {}
-        looking = [request for request in requests if any(route.instant for route in request.routes)]
-        batch = the_round(self.cost, requests) if looking else None
-        for request in looking:
-            for route in request.routes:
-                if route.instant and batch and self._worth_a_look(request, route, batch):
+        batch: RoundEstimate | None = None
+        now = self.survival.version, len(requests)
+        for request in requests:
+            instant = [route for route in request.routes if route.instant]
+            if not instant:
+                continue
+            then, left, names = self._looks.get(request.request_id, (None, 0, []))
+            if then != now or left == 0:
+                batch = batch or the_round(self.cost, requests)
+                left, names = LOOK, [each.proposer for each in instant if self._worth_a_look(request, each, batch)]
+            self._looks[request.request_id] = now, left - 1, names
+            for route in instant:
+                if route.proposer in names and request.most:
                     found.setdefault(route.proposer, {})[request.request_id] = request.most
         return found
 
@@ -138,9 +165,16 @@ class Controller:
         if not requests:
             return []
         self.budget.earn()
-        plan = self._plan(requests, glimpses or {})
-        self._lags = {request_id: offer.lag for request_id, offer in plan.offers.items() if offer.lag}
-        decisions = [self._decision(request, plan) for request in requests]
+        shown = any(map(len, (glimpses or {}).values()))
+        now = self.survival.version, [(request.request_id, request.routes) for request in requests]
+        if shown or self._held.left == 0 or self._held.state != now:
+            plan = self._plan(requests, glimpses or {})
+            self._lags = {request_id: offer.lag for request_id, offer in plan.offers.items() if offer.lag}
+            decisions = [self._decision(request, plan) for request in requests]
+            stays = not shown and all(decision.code in _STAYS for decision in decisions)
+            self._held = Held(now, decisions, HOLD - 1 if stays else 0)
+        else:
+            decisions, self._held.left = self._held.decisions, self._held.left - 1
         for request, decision in zip(requests, decisions, strict=True):
             self._remember(request, decision)
         return decisions
@@ -210,6 +244,7 @@ class Controller:
         self._kinds.pop(request_id, None)
         self._plain_rounds.pop(request_id, None)
         self._drafting.discard(request_id)
+        self._looks.pop(request_id, None)
 
     def _weigh(self, name: str, taken: float, lag: int, reports: Sequence[StepReport], size: int, context: int) -> None:
         """Quarantine a proposer that costs more than it saves. Trials may, having a budget, and so may catching up."""

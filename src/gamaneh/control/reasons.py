@@ -9,6 +9,7 @@ from gamaneh.control.router import Route
 from gamaneh.core import NO_DETAILS, PLAIN, Decision, ReasonCode, ReasonDetails
 
 
+@lru_cache
 def routed_plain(route: Route) -> Decision:
     """The router leaves no choice."""
     return _plain(route.reason, route.code, route.details)

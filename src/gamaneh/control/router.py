@@ -6,7 +6,7 @@ a round is measured by the kind (`Controller`).
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -146,7 +146,7 @@ class Router:
         *,
         emitted: int,
         context: int,
-        lag: Mapping[str, int],
+        lag: Callable[[str], int],
         unfit: Collection[str],
     ) -> Eligible:
         """Return what a decoding request may draft in this round.
@@ -155,17 +155,18 @@ class Router:
             drafting: how it speculates.
             emitted: tokens emitted so far.
             context: its tokens in the cache.
-            lag: tokens that a proposer has not read yet, by proposer.
+            lag: tokens that a proposer has not read yet, by its name.
             unfit: proposers that failed on this request.
         """
+        routes = self.routes(drafting.proposer, features, emitted, unfit)
         return Eligible(
             request_id,
-            self.routes(drafting.proposer, features, emitted, unfit),
+            routes,
             min(drafting.max_draft_length, features.limit - emitted - 1),
             drafting.draft_length,
             features.kind,
             context,
-            lag,
+            {route.proposer: lag(route.proposer) for route in routes if route.proposer != PLAIN},
             self.expected_tokens(features, emitted),
         )
 

@@ -162,9 +162,14 @@ _NOTHING = PositionCounts()
 
 
 class SurvivalTracker:
-    """Counts by source, by source and kind of request, and by source and request."""
+    """Counts by source, by source and kind of request, and by source and request.
+
+    Attributes:
+        version: another number whenever something was learned.
+    """
 
     def __init__(self) -> None:
+        self.version = 0
         self._sources: dict[DraftSource, PositionCounts] = {}
         self._kinds: dict[tuple[DraftSource, str], PositionCounts] = {}
         self._requests: dict[str, dict[DraftSource, RequestCounts]] = {}
@@ -212,6 +217,7 @@ class SurvivalTracker:
             else:
                 pool.add(length, accepted, POOL_FADE)
         self._estimates.pop(source.proposer, None)
+        self.version += 1
 
     def _doubt_pools(self, source: DraftSource, kind: str, kept: float) -> None:
         """The next request may be like this one."""

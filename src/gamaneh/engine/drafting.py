@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from torch import Tensor
 
 from gamaneh.control.fallback import Quarantine
-from gamaneh.core import EMPTY_DRAFT, PLAIN, Draft, Glimpses, ProposalRow, Proposer, Stopwatch, Use
+from gamaneh.core import AUTO, EMPTY_DRAFT, PLAIN, Draft, Glimpses, ProposalRow, Proposer, Stopwatch, Use
 from gamaneh.engine.hidden import HiddenWindow
 from gamaneh.engine.sequence import SequenceState
 from gamaneh.engine.turn import Turn
@@ -28,11 +28,16 @@ class Drafters:
         self.quarantine, self.vocab_size = quarantine, vocab_size
         self.proposers: dict[str, Proposer] = {}
         self._guards: dict[str, Guarded] = {}
+        self._taps: tuple[int, ...] = ()
 
-    @property
-    def taps(self) -> tuple[int, ...]:
-        """Layers of the target that any proposer reads, in order."""
-        return tuple(sorted({layer for p in self.proposers.values() for layer in p.needs.hidden_layers}))
+    def taps(self, turns: Sequence[Turn]) -> tuple[int, ...]:
+        """Layers of the target that proposers read, in order; none where no request may use such a proposer."""
+        return self._taps if any(self._reads(turn.sequence) for turn in turns) else ()
+
+    def _reads(self, sequence: SequenceState) -> bool:
+        """Whether a proposer that the request may use reads hidden states of the target."""
+        name = sequence.drafting.proposer
+        return bool(self._taps) and (name == AUTO or (name != PLAIN and bool(self.proposers[name].needs.hidden_layers)))
 
     def glimpse(
         self, wanted: Mapping[str, Mapping[str, int]], sequences: Mapping[str, SequenceState], watch: Stopwatch
@@ -74,16 +79,18 @@ class Drafters:
     def keep_hidden(self, turn: Turn, kept: Sequence[int]) -> None:
         """Keep the tapped hidden states of the turn's rows that are about to be added to the cache."""
         sequence = turn.sequence
-        if turn.hidden is None:
+        if turn.hidden is None or not self._reads(sequence):
             return
         if sequence.hidden is None:
             reading = (p.needs for p in self.proposers.values() if p.needs.hidden_layers)
             sequence.hidden = HiddenWindow(max(needs.hidden_window for needs in reading))
-        sequence.hidden.add(sequence.cached_len, turn.hidden[kept])
+        last = kept[-1] + 1 if kept else 0
+        rows = turn.hidden[:last] if last == len(kept) else turn.hidden[kept]  # a view, where a list would copy
+        sequence.hidden.add(sequence.cached_len, rows)
 
-    def lag(self, request_id: str, length: int) -> dict[str, int]:
-        """Tokens that each proposer has not read yet of a request of this length."""
-        return {name: guard.lag(request_id, length) for name, guard in self._guards.items()}
+    def lag(self, request_id: str, length: int, name: str) -> int:
+        """Tokens that a proposer has not read yet of a request of this length."""
+        return self._guards[name].lag(request_id, length)
 
     def unfit(self, request_id: str) -> list[str]:
         """Names of the proposers that draft no more for a request, on which they failed."""
@@ -93,6 +100,7 @@ class Drafters:
         """Let requests use one more proposer."""
         self.proposers[proposer.name] = proposer
         self._guards[proposer.name] = Guarded(proposer, self.vocab_size, self.quarantine)
+        self._taps = tuple(sorted({layer for p in self.proposers.values() for layer in p.needs.hidden_layers}))
 
     def end(self, request_id: str) -> None:
         """Let all proposers go of a request whose answer is complete."""
@@ -128,7 +136,7 @@ class Drafters:
         rows = None if sequence.hidden is None or not needs.hidden_layers else sequence.hidden.last()
         if rows is None:
             return None
-        taps = self.taps
+        taps = self._taps
         places = [taps.index(layer) for layer in needs.hidden_layers]
         neighbours = places == list(range(places[0], places[-1] + 1))  # a view, where a list would copy
         columns = slice(places[0], places[-1] + 1) if neighbours else places

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 
 from gamaneh.control.controller import Controller
 from gamaneh.control.cost import CostModel
@@ -201,14 +202,14 @@ class Engine:
                 sequence.features,
                 emitted=sequence.num_emitted,
                 context=sequence.cached_len,
-                lag=self.drafting.lag(sequence.request_id, len(sequence.tokens)),
+                lag=partial(self.drafting.lag, sequence.request_id, len(sequence.tokens)),
                 unfit=self.drafting.unfit(sequence.request_id),
             )
             for sequence in decoding
         ]
 
     def _verify(self, turns: Sequence[Turn], watch: Stopwatch) -> None:
-        self.backend.verify(turns, taps=self.drafting.taps)
+        self.backend.verify(turns, taps=self.drafting.taps(turns))
         watch.verified = self.clock()
 
     def _judge(self, turns: Sequence[Turn]) -> None:
