@@ -6,6 +6,7 @@ import pytest
 
 from gamaneh.control.fallback import Quarantine
 from gamaneh.control.router import LONG_PROMPT, USUAL_OUTPUT, Features, Router
+from gamaneh.control.text_kind import text_kind
 from gamaneh.core import AUTO, PLAIN, Failure, Needs, ReasonCode
 
 
@@ -87,3 +88,22 @@ def test_an_output_is_expected_to_be_as_long_as_usual_within_its_limit() -> None
 
 def test_an_output_that_is_longer_than_usual_is_expected_to_go_on() -> None:
     assert router().expected_tokens(features(limit=1000), emitted=500) == 500
+
+
+@pytest.mark.parametrize(
+    ("text", "reference", "kind"),
+    [
+        ("What is a good way to spend a rainy day? I like books and long walks.", False, "prose"),
+        ("def add(a, b):\n    return a + b\n\nprint(add(1, 2))", False, "code"),
+        ("Write a Python function that returns the median of a list.", False, "code"),
+        ("امروز هوا چطور است و فردا چه می‌شود؟", False, "other script"),
+        ("def add(a, b): return a + b", True, "editing"),
+        ("", False, "prose"),
+    ],
+)
+def test_the_kind_of_a_text(text: str, reference: bool, kind: str) -> None:
+    assert text_kind(text, reference=reference) == kind
+
+
+def test_texts_of_another_kind_are_another_kind_of_request() -> None:
+    assert features(text="code").kind != features(text="prose").kind

@@ -32,6 +32,7 @@ class Features:
     Args:
         prompt_len: tokens of its prompt.
         limit: tokens that may be emitted in all.
+        text: the kind of text, by which survival is told apart; empty where nobody says.
         greedy: its temperature is 0.
         grammar: its output is restricted.
         trees: its drafts may branch.
@@ -44,6 +45,7 @@ class Features:
     grammar: bool = False
     trees: bool = True
     repeatable: bool = False
+    text: str = ""
 
     @cached_property
     def traits(self) -> tuple[str, ...]:
@@ -55,7 +57,7 @@ class Features:
     @cached_property
     def kind(self) -> str:
         """Requests of one kind are expected to be drafted equally well."""
-        return ", ".join(self.traits)
+        return ", ".join((*self.traits, self.text) if self.text else self.traits)
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,7 +216,7 @@ class Router:
     def _new_route(self, name: str, features: Features, *, chosen: bool) -> Route:
         needs = self.proposers[name]
         branching = needs.branching if features.trees else 1
-        reason = f"{name} {'chosen for' if chosen else 'asked for by'} a request ({features.kind})"
+        reason = f"{name} {'chosen for' if chosen else 'asked for by'} a request ({', '.join(features.traits)})"
         details = ReasonDetails((name,), kind=features.traits, chosen=chosen)
         return Route(name, reason, ReasonCode.PAYS, needs.instant, branching, needs.max_depth, details)
 

@@ -7,6 +7,7 @@ from collections.abc import Collection, Sequence
 from typing import Protocol
 
 from gamaneh.control.router import Features
+from gamaneh.control.text_kind import text_kind
 from gamaneh.core import PLAIN, Request, Rule
 from gamaneh.engine.detokenizer import Detokenizer
 from gamaneh.engine.sequence import SequenceState
@@ -15,6 +16,9 @@ from gamaneh.metrics.timeline import RequestTimeline
 from gamaneh.options import Drafting, SamplingParams
 from gamaneh.sampling.pipeline import RequestSampler, check_tokens
 from gamaneh.sampling.rules import choose_rule
+
+TEXT_TOKENS = 256
+"""Tokens at the end of a prompt by which the kind of its text is told."""
 
 
 class SupportsText(Protocol):
@@ -77,6 +81,7 @@ def make_sequence(
             grammar=mask is not None,
             trees=rule.trees,
             repeatable=params.seed is not None and rule.reads_probs,
+            text=text_kind(tokenizer.decode(prompt[-TEXT_TOKENS:]), reference=bool(request.reference)),
         ),
         sampler=RequestSampler(
             params,

@@ -16,6 +16,9 @@ from gamaneh.errors import GamanehError
 from gamaneh.proposers.guard import Guarded
 from gamaneh.sampling.pruning import prune
 
+MOST_FREE = 8
+"""Windows of hidden states that are kept for the next requests."""
+
 
 class Drafters:
     """Holds the proposers, each behind its guard.
@@ -29,6 +32,7 @@ class Drafters:
         self.proposers: dict[str, Proposer] = {}
         self._guards: dict[str, Guarded] = {}
         self._taps: tuple[int, ...] = ()
+        self._free: list[HiddenWindow] = []
 
     def taps(self, turns: Sequence[Turn]) -> tuple[int, ...]:
         """Layers of the target that proposers read, in order; none where no request may use such a proposer."""
@@ -83,7 +87,7 @@ class Drafters:
             return
         if sequence.hidden is None:
             reading = (p.needs for p in self.proposers.values() if p.needs.hidden_layers)
-            sequence.hidden = HiddenWindow(max(needs.hidden_window for needs in reading))
+            sequence.hidden = self._free.pop() if self._free else HiddenWindow(max(p.hidden_window for p in reading))
         last = kept[-1] + 1 if kept else 0
         rows = turn.hidden[:last] if last == len(kept) else turn.hidden[kept]  # a view, where a list would copy
         sequence.hidden.add(sequence.cached_len, rows)
@@ -100,12 +104,17 @@ class Drafters:
         """Let requests use one more proposer."""
         self.proposers[proposer.name] = proposer
         self._guards[proposer.name] = Guarded(proposer, self.vocab_size, self.quarantine)
+        self._free.clear()
         self._taps = tuple(sorted({layer for p in self.proposers.values() for layer in p.needs.hidden_layers}))
 
-    def end(self, request_id: str) -> None:
-        """Let all proposers go of a request whose answer is complete."""
+    def let_go(self, sequence: SequenceState, *, complete: bool) -> None:
+        """Let all proposers go of a request; of one that is not complete nothing may be learned."""
         for guard in self._guards.values():
-            guard.end(request_id)
+            (guard.end if complete else guard.forget)(sequence.request_id)
+        if sequence.hidden is not None and len(self._free) < MOST_FREE:
+            sequence.hidden.clear()
+            self._free.append(sequence.hidden)
+        sequence.hidden = None
 
     def forget(self, request_id: str) -> None:
         """Let all proposers drop a request of which nothing may be learned."""

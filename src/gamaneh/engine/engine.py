@@ -306,7 +306,7 @@ class Engine:
         if self.learned is not None:
             self.learned.keep(self.clock())
         complete = sequence.finish_reason in (FinishReason.STOP, FinishReason.LENGTH)
-        (self.drafting.end if complete else self.drafting.forget)(request_id)
+        self.drafting.let_go(sequence, complete=complete)
         del self._sequences[request_id]
         sequence.timeline.finish(sequence.finish_reason, self.clock())
         for observer in self.request_observers:
