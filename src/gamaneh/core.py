@@ -18,11 +18,12 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Protocol
-
-from torch import Tensor
+from typing import TYPE_CHECKING, Protocol
 
 from gamaneh.options import Drafting, DraftSampling, SamplingParams
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 DEFAULT_SAMPLING = SamplingParams()
 

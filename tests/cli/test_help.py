@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 from collections.abc import Iterator
 
 import pytest
@@ -54,3 +56,18 @@ def test_every_option_is_shown_by_its_whole_name(words: tuple[str, ...]) -> None
 def test_options_are_in_panels(command: str) -> None:
     shown = help_of(tuple(command.split()))
     assert [panel for panel in PANELS[command] if f"─ {panel} ─" not in shown] == []
+
+
+def test_help_of_no_command_imports_torch() -> None:
+    words = [["--help"], *([*command, "--help"] for command in commands())]
+    program = f"""
+import sys
+from contextlib import suppress
+from gamaneh.cli.main import main
+for words in {words!r}:
+    sys.argv[1:] = words
+    with suppress(SystemExit):
+        main()
+    assert "torch" not in sys.modules and "transformers" not in sys.modules, words
+"""
+    subprocess.run([sys.executable, "-c", program], check=True, stdout=subprocess.DEVNULL)

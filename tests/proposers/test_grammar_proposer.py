@@ -9,8 +9,9 @@ import pytest
 
 from gamaneh.core import Draft, ProposalRow, TokenMask
 from gamaneh.errors import BadLogits, InvalidOption
-from gamaneh.proposers import grammar, registry
+from gamaneh.proposers import registry
 from gamaneh.proposers.grammar import GrammarProposer
+from gamaneh.sampling import grammar_mask
 from gamaneh.sampling.grammar_mask import Grammar
 from gamaneh.testing import ByteTokenizer, PieceTokenizer
 
@@ -139,7 +140,7 @@ def test_requests_keep_their_blanks_apart_and_a_dropped_one_begins_anew() -> Non
 def test_it_is_there_when_grammars_can_be_enforced(monkeypatch: pytest.MonkeyPatch) -> None:
     recipe = registry.REGISTRY["grammar"]
     assert recipe.ready(None)
-    monkeypatch.setattr(grammar, "grammars_are_there", lambda: False)
+    monkeypatch.setattr(grammar_mask, "grammars_are_there", lambda: False)
     assert not recipe.ready(None)
     with pytest.raises(InvalidOption, match=r"proposer needs the extra gamaneh\[grammar\], got 'grammar'"):
         recipe.build(None)

@@ -4,21 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from gamaneh.checks import one_of
 from gamaneh.core import EMPTY_DRAFT, Backend, Draft, Needs, ProposalRow, Proposer
 from gamaneh.errors import InvalidOption
 from gamaneh.proposers.bridge import Bridge, SameTokens, grow
-from gamaneh.proposers.cross.bridge_choice import BRIDGES, choose_bridge
+from gamaneh.proposers.builtin import BRIDGE, DRAFT_BRANCHING, MIN_CONFIDENCE
+from gamaneh.proposers.cross.bridge_choice import choose_bridge
 from gamaneh.proposers.distilled import expected_survival
 from gamaneh.proposers.draft_reader import DraftReader
-from gamaneh.proposers.recipe import Ingredients, ProposerOption, Recipe
-from gamaneh.proposers.tree import CHAINS, DRAFT_BRANCHING, MIN_CONFIDENCE, Style
-
-BRIDGE = ProposerOption(
-    "bridge", str, "auto", one_of(BRIDGES), f"To a draft model with other tokens: {', '.join(BRIDGES)}."
-)
-"""How a draft model with another tokenizer is understood: `text` reads again what it writes, `vocabulary` lets it say
-only tokens that both have, `auto` chooses."""
+from gamaneh.proposers.recipe import Ingredients
+from gamaneh.proposers.tree import CHAINS, Style
 
 
 class DraftModelProposer(Proposer):
@@ -70,7 +64,8 @@ class DraftModelProposer(Proposer):
         return self.reader.memory_bytes()
 
 
-def _build(parts: Ingredients) -> Proposer:
+def build(parts: Ingredients) -> Proposer:
+    """Return the proposer that a draft model makes."""
     if parts.draft_model is None:
         raise InvalidOption("draft_model", "must be given for the proposer draft_model", None)
     draft, target = parts.draft_model, parts.target.loaded
@@ -82,14 +77,3 @@ def _build(parts: Ingredients) -> Proposer:
         bridge=choose_bridge(target, draft.loaded, parts.value(BRIDGE), style.branching, parts.vocab_size),
         expected=expected_survival(draft.loaded, target),
     )
-
-
-RECIPE = Recipe(
-    "draft_model",
-    _build,
-    ready=lambda parts: parts.draft_model is not None,
-    options=(MIN_CONFIDENCE, DRAFT_BRANCHING, BRIDGE),
-    titles={"en": "draft model", "fa": "مدلِ پیش‌نویس"},
-    about="A smaller model guesses the next tokens.",
-    given=("draft_model",),
-)

@@ -12,8 +12,9 @@ from gamaneh.core import EMPTY_DRAFT, ROOT, Draft, Needs, ProposalRow, Proposer
 from gamaneh.heads.eagle_head import load_eagle
 from gamaneh.heads.eagle_runner import EagleRunner
 from gamaneh.heads.level import Level, Strand, build_level
-from gamaneh.proposers.recipe import Ingredients, Recipe
-from gamaneh.proposers.tree import CHAINS, DRAFT_BRANCHING, MIN_CONFIDENCE, Style, TreeBuilder
+from gamaneh.proposers.builtin import DRAFT_BRANCHING, MIN_CONFIDENCE
+from gamaneh.proposers.recipe import Ingredients
+from gamaneh.proposers.tree import CHAINS, Style, TreeBuilder
 from gamaneh.proposers.vocabulary import DraftVocabulary
 
 CHUNK = 256
@@ -212,7 +213,8 @@ def _taken(features: Tensor, rows: Sequence[int]) -> Tensor:
     return features[list(rows)]
 
 
-def _build(parts: Ingredients) -> Proposer:
+def build(parts: Ingredients) -> Proposer:
+    """Return the proposer that an EAGLE head makes."""
     loaded, artifact = parts.target.loaded, parts.heads_of("eagle")
     return EagleProposer(
         EagleRunner(load_eagle(artifact, loaded), loaded.decoder),
@@ -220,14 +222,3 @@ def _build(parts: Ingredients) -> Proposer:
         style=Style(parts.value(MIN_CONFIDENCE), parts.value(DRAFT_BRANCHING) or 1),
         expected=artifact.survival,
     )
-
-
-RECIPE = Recipe(
-    "eagle",
-    _build,
-    ready=lambda parts: parts.has_heads("eagle"),
-    options=(MIN_CONFIDENCE, DRAFT_BRANCHING),
-    titles={"en": "EAGLE", "fa": "EAGLE"},
-    about="One trained layer continues the target's hidden states.",
-    given=("heads",),
-)

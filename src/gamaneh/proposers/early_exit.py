@@ -4,16 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from gamaneh.checks import optional, whole
 from gamaneh.core import Draft, Feed, Needs, ProposalRow, Proposer
+from gamaneh.proposers.builtin import EXIT_LAYER, MIN_CONFIDENCE
 from gamaneh.proposers.exit_choice import choose_exit
 from gamaneh.proposers.exits import Exit
-from gamaneh.proposers.recipe import Ingredients, ProposerOption, Recipe
-from gamaneh.proposers.tree import CHAINS, MIN_CONFIDENCE, Style, TreeBuilder
-
-EXIT_LAYER: ProposerOption[int | None] = ProposerOption(
-    "exit_layer", int, None, optional(whole(1)), "Layers of the target that early_exit drafts with.", "measured"
-)
+from gamaneh.proposers.recipe import Ingredients
+from gamaneh.proposers.tree import CHAINS, Style, TreeBuilder
 
 
 class EarlyExitProposer(Proposer):
@@ -62,7 +58,8 @@ class EarlyExitProposer(Proposer):
         return Feed(request_id=chain.row.request_id, tokens=chain.sequence, count=1, written=len(chain.tokens))
 
 
-def _build(parts: Ingredients) -> Proposer:
+def build(parts: Ingredients) -> Proposer:
+    """Return the proposer that the target's first layers make."""
     target = parts.target
     heads = parts.heads_of("early_exit") if parts.has_heads("early_exit") else None
     exit_, about = choose_exit(target.loaded, target.backend, parts.value(EXIT_LAYER), heads)
@@ -72,14 +69,3 @@ def _build(parts: Ingredients) -> Proposer:
         about=about,
         expected=heads.survival if heads is not None else (),
     )
-
-
-RECIPE = Recipe(
-    "early_exit",
-    _build,
-    ready=lambda parts: parts.has_heads("early_exit"),
-    options=(MIN_CONFIDENCE, EXIT_LAYER),
-    titles={"en": "early exit", "fa": "خروجِ زودهنگام"},
-    about="The target's own first layers guess.",
-    given=("heads",),
-)

@@ -10,8 +10,8 @@ from gamaneh.errors import GamanehError, InvalidOption
 from gamaneh.proposers.blanks import Blanks
 from gamaneh.proposers.cross.spelling import Speller, SupportsSpelling
 from gamaneh.proposers.cross.text import end_of_text, spell_behind
-from gamaneh.proposers.recipe import Ingredients, Recipe
-from gamaneh.sampling.grammar_mask import grammars_are_there
+from gamaneh.proposers.recipe import Ingredients
+from gamaneh.sampling import grammar_mask
 
 TOKEN_BYTES = 8
 """Bytes of forced text that are looked for, per token of the draft."""
@@ -84,16 +84,8 @@ def _joined(pieces: Sequence[bytes], blanks: Blanks) -> bytes:
     return text[len(blanks.end) :]
 
 
-def _build(parts: Ingredients) -> Proposer:
-    if not grammars_are_there():
+def build(parts: Ingredients) -> Proposer:
+    """Return the proposer of forced text."""
+    if not grammar_mask.grammars_are_there():
         raise InvalidOption("proposer", "needs the extra gamaneh[grammar]", GrammarProposer.name)
     return GrammarProposer(parts.target.loaded.tokenizer)
-
-
-RECIPE = Recipe(
-    "grammar",
-    _build,
-    ready=lambda parts: grammars_are_there(),
-    titles={"en": "text that a grammar forces", "fa": "متنی که دستور زبان ناگزیر می‌کند"},
-    about="Writes what a request's grammar leaves no choice about.",
-)

@@ -11,8 +11,9 @@ from gamaneh.core import EMPTY_DRAFT, Draft, Needs, ProposalRow, Proposer
 from gamaneh.heads.artifact import Artifact
 from gamaneh.heads.medusa_heads import load_medusa
 from gamaneh.heads.parallel import ParallelHeads
-from gamaneh.proposers.recipe import Ingredients, Recipe
-from gamaneh.proposers.tree import DRAFT_BRANCHING, TreeBuilder, static_tree
+from gamaneh.proposers.builtin import DRAFT_BRANCHING
+from gamaneh.proposers.recipe import Ingredients
+from gamaneh.proposers.tree import TreeBuilder, static_tree
 from gamaneh.proposers.vocabulary import DraftVocabulary
 
 TREE_BRANCHING = 3
@@ -91,17 +92,7 @@ def build_parallel(parts: Ingredients, heads: ParallelHeads, artifact: Artifact)
     )
 
 
-def _build(parts: Ingredients) -> Proposer:
+def build(parts: Ingredients) -> Proposer:
+    """Return the proposer that Medusa heads make."""
     artifact = parts.heads_of("medusa")
     return build_parallel(parts, load_medusa(artifact, parts.target.loaded), artifact)
-
-
-RECIPE = Recipe(
-    "medusa",
-    _build,
-    ready=lambda parts: parts.has_heads("medusa"),
-    options=(DRAFT_BRANCHING,),
-    titles={"en": "Medusa heads", "fa": "سرهای Medusa"},
-    about="Trained heads guess all positions at once.",
-    given=("heads",),
-)

@@ -23,9 +23,10 @@ from gamaneh.kv.pool import BlockPool
 from gamaneh.models.batch import build_batch
 from gamaneh.models.decoder import Layer, Rotary
 from gamaneh.models.tiling import FREE
+from gamaneh.proposers.builtin import MIN_CONFIDENCE
 from gamaneh.proposers.medusa import build_parallel
-from gamaneh.proposers.recipe import Ingredients, Recipe
-from gamaneh.proposers.tree import CHAINS, DRAFT_BRANCHING, MIN_CONFIDENCE, Style, TreeBuilder
+from gamaneh.proposers.recipe import Ingredients
+from gamaneh.proposers.tree import CHAINS, Style, TreeBuilder
 from gamaneh.proposers.vocabulary import DraftVocabulary
 
 WINDOW = 256
@@ -209,7 +210,8 @@ def _packed_layers(heads: ChainedHeads) -> list[Layer]:
     return layers
 
 
-def _build(parts: Ingredients) -> Proposer:
+def build(parts: Ingredients) -> Proposer:
+    """Return the proposer that chained or parallel heads make."""
     artifact = parts.heads_of("mtp")
     if artifact.shape.get("form") == "parallel":
         return build_parallel(parts, load_parallel(artifact, parts.target.loaded), artifact)
@@ -223,14 +225,3 @@ def _build(parts: Ingredients) -> Proposer:
         style=Style(parts.value(MIN_CONFIDENCE)),
         expected=artifact.survival,
     )
-
-
-RECIPE = Recipe(
-    "mtp",
-    _build,
-    ready=lambda parts: parts.has_heads("mtp"),
-    options=(MIN_CONFIDENCE, DRAFT_BRANCHING),
-    titles={"en": "multi-token prediction", "fa": "پیش‌بینیِ چندتوکنی"},
-    about="Trained heads guess one position each.",
-    given=("heads",),
-)

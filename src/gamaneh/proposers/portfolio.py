@@ -7,17 +7,14 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from gamaneh.checks import FLAG
 from gamaneh.control.fallback import Quarantine
 from gamaneh.control.survival import DraftSource, SurvivalTracker
-from gamaneh.core import AUTO, EMPTY_DRAFT, Draft, Needs, ProposalRow, Proposer
+from gamaneh.core import EMPTY_DRAFT, Draft, Needs, ProposalRow, Proposer
 from gamaneh.proposers.guard import Guarded
-from gamaneh.proposers.recipe import ProposerOption, Recipe
+from gamaneh.proposers.recipe import Ingredients
 from gamaneh.proposers.tree import Part, best_of, depth_within, merge, walk
 
 LOGGER = logging.getLogger(__name__)
-
-MERGE = ProposerOption("merge", bool, False, FLAG, "auto may merge drafts of several proposers.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,12 +134,6 @@ def _needs(needs: Mapping[str, Needs]) -> Needs:
     )
 
 
-RECIPE = Recipe(
-    "portfolio",
-    lambda parts: PortfolioProposer(parts.members, parts.vocab_size),
-    ready=lambda parts: parts.options.proposer == AUTO and parts.value(MERGE),
-    options=(MERGE,),
-    titles={"en": "several, merged", "fa": "چند تا، درهم‌آمیخته"},
-    about="Asks all others and merges their drafts in one tree.",
-    merges=True,
-)
+def build(parts: Ingredients) -> Proposer:
+    """Return all others as one."""
+    return PortfolioProposer(parts.members, parts.vocab_size)

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from gamaneh.checks import Check
 from gamaneh.core import Backend, Proposer
 from gamaneh.errors import InvalidOption
-from gamaneh.heads.artifact import Artifact
-from gamaneh.models.loading import LoadedModel
 from gamaneh.options import SpeculationOptions
+
+if TYPE_CHECKING:
+    from gamaneh.heads.artifact import Artifact
+    from gamaneh.models.loading import LoadedModel
 
 _T = TypeVar("_T")
 

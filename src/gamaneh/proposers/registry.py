@@ -8,7 +8,7 @@ from typing import Any
 
 from gamaneh.core import AUTO, PLAIN, Proposer
 from gamaneh.errors import InvalidOption
-from gamaneh.proposers import draft_model, eagle, early_exit, grammar, lookup, medusa, mtp, portfolio, suffix
+from gamaneh.proposers import builtin, lookup, suffix
 from gamaneh.proposers.plugins import load_plugin, plugin_names
 from gamaneh.proposers.recipe import Ingredients, ProposerOption, Recipe
 
@@ -17,17 +17,17 @@ REGISTRY: Mapping[str, Recipe] = {
     for recipe in (
         lookup.RECIPE,
         suffix.RECIPE,
-        grammar.RECIPE,
-        draft_model.RECIPE,
-        medusa.RECIPE,
-        mtp.RECIPE,
-        eagle.RECIPE,
-        early_exit.RECIPE,
-        portfolio.RECIPE,
+        builtin.GRAMMAR,
+        builtin.DRAFT_MODEL,
+        builtin.MEDUSA,
+        builtin.MTP,
+        builtin.EAGLE,
+        builtin.EARLY_EXIT,
+        builtin.PORTFOLIO,
     )
 }
 
-ALL_OF_THEM = (AUTO, portfolio.RECIPE.name)
+ALL_OF_THEM = (AUTO, builtin.PORTFOLIO.name)
 """Names that ask for every proposer: for whichever pays, or for all at once."""
 
 

@@ -7,16 +7,18 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import takewhile
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gamaneh.checks import number, optional, text, whole
 from gamaneh.core import ANYBODY, EMPTY_DRAFT, Draft, Needs, ProposalRow, Proposer
 from gamaneh.errors import InvalidOption
-from gamaneh.models.tokenizer import Tokenizer
 from gamaneh.proposers.context_tree import ContextTree
 from gamaneh.proposers.recipe import Ingredients, ProposerOption, Recipe
 from gamaneh.proposers.suffix_journal import Journal
 from gamaneh.proposers.suffix_store import SharedStore, owner_of
+
+if TYPE_CHECKING:
+    from gamaneh.models.tokenizer import Tokenizer
 
 SUFFIX_DEPTH = ProposerOption("suffix_depth", int, 32, whole(2, 256), "Longest text that suffix matches, in tokens.")
 SUFFIX_SHARE = ProposerOption(

@@ -12,30 +12,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from gamaneh.checks import number, optional, whole
 from gamaneh.core import EMPTY_DRAFT, ROOT, Draft, ProposalRow
 from gamaneh.errors import BadLogits
-from gamaneh.proposers.recipe import ProposerOption
 from gamaneh.sampling import blocks
 from gamaneh.sampling.noise import check_highest
-
-MIN_CONFIDENCE: ProposerOption[float] = ProposerOption(
-    "min_confidence", float, 0.3, number(0.0, 1.0), "End a draft, after its first token, where its maker is less sure."
-)
-"""A path ends, behind its first token, where the most likely token that could be drafted is less likely than this.
-
-The first token is spared: by then its forward has been paid for, and whether to draft at all is decided elsewhere.
-The test does not look at the token that was drawn: leaving out unlikely draws would change the distribution that
-`rejection` and `block` divide by, and with it the output's."""
-
-DRAFT_BRANCHING: ProposerOption[int | None] = ProposerOption(
-    "draft_branching",
-    int,
-    None,
-    optional(whole(1, 16)),
-    "Candidates on each level of a draft, where the rule takes trees.",
-    "1; 3 of heads that guess all at once",
-)
 
 
 @dataclass(frozen=True, slots=True)

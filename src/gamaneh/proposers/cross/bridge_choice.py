@@ -16,8 +16,6 @@ from gamaneh.proposers.cross.transcript import Transcriber
 from gamaneh.proposers.cross.vocabulary_bridge import SharedTokens, VocabularyBridge
 from gamaneh.proposers.tree import Style
 
-BRIDGES = ("auto", "text", "vocabulary")
-
 ENOUGH = 0.75
 """Coverage from which on drafts that are restricted to common tokens are worth sampling."""
 
