@@ -6,6 +6,7 @@ import asyncio
 import json
 import sys
 from collections.abc import AsyncGenerator, Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any, ClassVar, Self
@@ -21,6 +22,7 @@ from tools.race import laps as laps_module
 from tools.race.contestants import MODES, Files, Server, Way, our_command, their_command
 from tools.race.laps import BATCH, DECODE, KINDS, PROMPT, QUICK, Course, Lap, Track, of_kind
 from tools.race.outcome import aims_of, describe, groups_of, growth, step_times
+from tools.race.record import Setting, document_of
 
 FILES = Files(Path("target.gguf"), Path("draft.gguf"))
 
@@ -334,9 +336,39 @@ class TestProgram:
         assert any(one.startswith("== decode") for one in text)
         assert document["starts"].keys() == {"ours", "theirs plain", "theirs ngram-mod"}
         assert document["first_ttft"].keys() == {"ours plain", "ours auto", "theirs plain", "theirs ngram-mod"}
-        assert document["machine"]["bandwidth"] == 1e10 and document["peer"]["source"].startswith("llama-cpp-python==")
+        assert document["bandwidth"] == 1e10 and document["peer"]["source"].startswith("llama-cpp-python==")
         assert {step["side"] for step in document["steps"]} == {"ours", "theirs"}
         assert document["growth"]["ours plain"].keys() == {"1", "2", "4", "8", "16"}
+
+    def test_another_call_adds_its_laps_to_the_file(
+        self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str], fake_servers: None
+    ) -> None:
+        model, kept = tmp_path / "target.gguf", tmp_path / "race.json"
+        model.write_bytes(b"\0" * 1000)
+        bandwidths = iter((1e10, 3e10))
+        monkeypatch.setattr(program, "read_bandwidth", lambda: next(bandwidths))
+        monkeypatch.setattr(program, "IDLE_SECONDS", 0.01)
+        monkeypatch.setattr(laps_module, "HttpClient", FakePeer)
+        common = ["--target", str(model), "--draft", "none", "--prompts", "1", "--tokens", "4", "--json", str(kept)]
+        first = [*common, "--add", "--theirs", "ngram-mod", "--events", DECODE, "--kinds", "code"]
+        second = [*common, "--add", "--theirs", "plain", "--events", DECODE, BATCH, "--kinds", "code", "chat"]
+        assert program.main(first) == 0 == program.main(second)
+        document = json.loads(kept.read_text())
+        decoded = [one for one in document["laps"] if one["event"] == DECODE]
+        assert {(one["group"], one["round"]) for one in decoded} == {("code", 0), ("code", 1), ("chat", 1)}
+        assert document["starts"].keys() == {"ours", "theirs plain", "theirs ngram-mod"}
+        assert len(document["runs"]) == 2 and document["bandwidth"] == 2e10
+        assert {one["event"] for one in document["groups"]} == {DECODE, BATCH}
+
+    def test_laps_of_another_model_are_not_added(self) -> None:
+        setting = Setting({}, {}, {"target": {"name": "a", "bytes": 1}})
+        run = {"date": "", "bandwidth": 1.0, "starts": {"ours": {"ready_seconds": 1.0}}, "first_ttft": {}}
+        before = document_of(setting, run, TestOutcome.LAPS)
+        other = replace(setting, files={"target": {"name": "b", "bytes": 1}})
+        with pytest.raises(GamanehError, match=r"--add must name a race with the same files, got .*'a'.*, here .*'b'"):
+            document_of(other, run, TestOutcome.LAPS, before)
+        with pytest.raises(GamanehError, match=r"--add must name a file of gamaneh\.race, version 2"):
+            document_of(setting, run, TestOutcome.LAPS, {"format": "gamaneh.race", "version": 1})
 
 
 @pytest.fixture

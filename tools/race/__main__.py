@@ -1,7 +1,8 @@
 """`python -m tools.race`: ours against llama.cpp, which `python -m tools.peer build` makes; ends with a line of JSON.
 
 Both sides serve the same files on loopback to one client. All ways are asked the same prompt one after the other, and
-the order turns; the servers that wait do not spin, which is measured and told. `--quick` takes about four minutes.
+the order turns; the servers that wait do not spin, which is measured and told. `--quick` takes about four minutes. A
+long race is run in parts: each call with `--json FILE --add` adds its laps to those in the file.
 """
 
 from __future__ import annotations
@@ -22,7 +23,6 @@ from typing import Any
 import psutil
 import torch
 
-from gamaneh import __version__
 from gamaneh.bench.machine import describe_machine
 from gamaneh.bench.prompt_set import load_set
 from gamaneh.errors import GamanehError, InvalidOption
@@ -43,7 +43,8 @@ from tools.race.contestants import (
     usable_cores,
 )
 from tools.race.laps import EVENTS, KINDS, QUICK, Course, Track, run
-from tools.race.outcome import OUR_PLAIN, THEIR_PLAIN, aims_of, as_data, describe, groups_of, growth, step_times
+from tools.race.outcome import describe
+from tools.race.record import Setting, document_of, groups_in
 
 TARGET, DRAFT_MODEL = "qwen2.5-coder-1.5b-instruct", "qwen2.5-coder-0.5b-instruct"
 QUICK_MODES = (PLAIN, "draft", "ngram-simple-short")
@@ -69,6 +70,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         document = _race(options, make_course(options))
     except GamanehError as error:
         print(f"gamaneh: {error}", file=sys.stderr)
+        return EXIT_ERROR
+    except (OSError, ValueError) as error:
+        print(f"gamaneh: --json must name a file that can be read and written: {error}", file=sys.stderr)
         return EXIT_ERROR
     line = json.dumps(document, ensure_ascii=False, allow_nan=False)
     print(line)
@@ -131,6 +135,11 @@ def read_bandwidth() -> float:
 
 
 def _race(options: argparse.Namespace, course: Course) -> dict[str, Any]:
+    before = None
+    if options.add and options.json is None:
+        raise InvalidOption("--add", "must come with --json", options.add)
+    if options.add and options.json.exists():
+        before = json.loads(options.json.read_text(encoding="utf-8"))
     files = Files(resolve_file(options.target), None if options.draft == NO_DRAFT else resolve_file(options.draft))
     modes = choose_modes(options.theirs, quick=options.quick, draft=files.draft is not None)
     _check_memory(files, len(modes))
@@ -142,33 +151,26 @@ def _race(options: argparse.Namespace, course: Course) -> dict[str, Any]:
         track = Track(ways, load_set("full"), course, _say)
         laps = run(track)
         resident = {server.name: server.resident_bytes() for server in servers}
-    groups = groups_of(laps)
-    size = files.target.stat().st_size
-    steps = step_times(groups, size, bandwidth)
-    aims = aims_of(groups, steps, ways[0].server.start.ready_seconds, size)
-    document = {
-        "format": "gamaneh.race",
-        "version": 1,
+    peer = find_peer()
+    setting = Setting(
+        machine={**asdict(describe_machine()), "flags": sorted(_told_flags())},
+        peer={"source": SOURCE_PACKAGE, "options": list(peer.options)},
+        files={"target": _file(files.target), "draft": None if files.draft is None else _file(files.draft)},
+    )
+    run_record = {
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "command": f"python -m tools.race {shlex.join(sys.argv[1:])}",
-        "gamaneh": __version__,
-        "peer": {"source": SOURCE_PACKAGE, "options": list(find_peer().options)},
-        "machine": {**asdict(describe_machine()), "flags": sorted(_told_flags()), "bandwidth": bandwidth},
-        "disturbed": disturbed,
-        "files": {"target": _file(files.target), "draft": None if files.draft is None else _file(files.draft)},
         "course": asdict(course),
+        "bandwidth": bandwidth,
+        "disturbed": disturbed,
         "starts": {
             server.name: {**asdict(server.start), "resident_after": resident[server.name]} for server in servers
         },
         "first_ttft": track.first_ttft,
         "commands": {server.name: shlex.join(server.command) for server in servers},
-        "groups": as_data(groups),
-        "steps": [asdict(step) for step in steps],
-        "growth": {way: growth(groups, way) for way in (OUR_PLAIN, THEIR_PLAIN)},
-        "aims": [{**asdict(aim), "met": aim.met} for aim in aims],
-        "laps": [asdict(lap) for lap in laps],
     }
-    print("\n".join((*describe(groups), *_describe_rest(document))), flush=True)
+    document = document_of(setting, run_record, laps, before)
+    print("\n".join((*describe(groups_in(document)), *_describe_rest(document))), flush=True)
     return document
 
 
@@ -237,7 +239,7 @@ def _describe_rest(document: Mapping[str, Any]) -> Iterator[str]:
     yield "first request, seconds to the first token: " + ", ".join(
         f"{way} {seconds:.2f}" for way, seconds in document["first_ttft"].items()
     )
-    yield f"== plain steps; the machine reads {document['machine']['bandwidth'] / 1e9:.1f} GB/s"
+    yield f"== plain steps; the machine reads {document['bandwidth'] / 1e9:.1f} GB/s"
     for step in document["steps"]:
         read = f"{step['bytes_per_second'] / 1e9:.1f} GB/s, {step['bandwidth_share']:.2f} of the machine's"
         yield f"{step['side']}: {step['seconds'] * 1e3:.1f} ms, {read}"
@@ -291,6 +293,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--theirs-args", default="", help="more options of `llama-server`, in one word")
     add("--quick", action="store_true", help="two kinds, one prompt of each, three of their ways: about four minutes")
     add("--json", type=Path, help="file for the JSON line")
+    add("--add", action="store_true", help="add the laps to those that the file has, of the same models and machine")
     return parser
 
 

@@ -44,8 +44,20 @@ MODES: Mapping[str, Sequence[str]] = {
         *("--spec-type", "ngram-map-k", "--spec-ngram-map-k-size-n", "6"),
         *("--spec-ngram-map-k-size-m", "16"),
     ),
+    "ngram-map-k4v": (
+        *("--spec-type", "ngram-map-k4v", "--spec-ngram-map-k4v-size-n", "6"),
+        *("--spec-ngram-map-k4v-size-m", "16"),
+    ),
     "ngram-mod": ("--spec-type", "ngram-mod"),
+    "ngram-mod-short": (
+        *("--spec-type", "ngram-mod", "--spec-ngram-mod-n-match", "6"),
+        *("--spec-ngram-mod-n-min", "4", "--spec-ngram-mod-n-max", "16"),
+    ),
     "ngram-cache": ("--spec-type", "ngram-cache"),
+    "ngram-draft": (
+        *("--spec-type", "ngram-simple,draft-simple", "--spec-ngram-simple-size-n", "4"),
+        *("--spec-ngram-simple-size-m", "16", "--spec-draft-n-max", "3", "--model-draft", DRAFT),
+    ),
 }
 """Ways of llama.cpp to decode: its defaults and, where those hardly ever draft (n-grams of 12 tokens and more), shorter
 ones that do. Which of them is best is told by the race, for each kind of prompt."""
