@@ -11,8 +11,8 @@ from models.gguf_models import as_gguf
 from models.hf_models import hf_model
 from models.test_tokenizer import byte_level
 
-from gamaneh.backends.choose import load, why_not_compiled
-from gamaneh.backends.compiled import processor
+from gamaneh.backends.choose import compile_ahead, load, why_not_compiled
+from gamaneh.backends.compiled import compiled_decoder, processor
 from gamaneh.errors import InvalidOption
 from gamaneh.options import Precision
 
@@ -74,3 +74,22 @@ def test_progress_counts_to_the_total(weights, tmp_path):
     )
     (total,) = {total for _, total in seen}
     assert sorted({done for done, _ in seen}) == list(range(1, total + 1))
+
+
+def test_steps_are_compiled_ahead_so_that_loading_compiles_nothing(tmp_path, monkeypatch):
+    draft = as_gguf(hf_model("llama 2"), "llama")
+    draft.metadata |= byte_level()
+    draft.kinds |= {f"blk.{layer}.ffn_up.weight": GGMLQuantizationType.Q8_0 for layer in range(3)}
+    path = draft.write(tmp_path / "tiny.gguf")
+    code = tmp_path / "code"
+    code.mkdir()
+    monkeypatch.setattr(compiled_decoder, "code_folder", lambda: code)
+    assert compile_ahead(path)
+    before = {file.name: file.stat().st_mtime_ns for file in code.iterdir()}
+    assert before
+    load(path, backend="compiled")
+    assert {file.name: file.stat().st_mtime_ns for file in code.iterdir()} == before
+
+
+def test_what_cannot_be_opened_is_not_compiled_ahead(tmp_path):
+    assert not compile_ahead(tmp_path / "absent.gguf")

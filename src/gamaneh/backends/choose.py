@@ -10,7 +10,7 @@ import torch
 
 from gamaneh.backends.paged import PagedBackend, PagedModel
 from gamaneh.core import Backend
-from gamaneh.errors import InvalidOption
+from gamaneh.errors import InvalidOption, ModelError
 from gamaneh.kv.cache import KVCache
 from gamaneh.kv.manager import KVManager, SlotStore
 from gamaneh.kv.pool import BlockPool
@@ -74,6 +74,24 @@ def load(
             LOGGER.warning("torch runs the %s, which is slower on a CPU: %s", role.title, reason)
         return loading.load(model, precision=precision, device=device, progress=progress, role=role)
     return _load_compiled(model, asked, progress, role, instructions, threads)
+
+
+def compile_ahead(model: Path) -> bool:
+    """Compile the steps of a model where the compiled backend can run it; returns whether it could.
+
+    What is wrong with a model is left to its first load.
+    """
+    if why_not_compiled(Precision()):
+        return False
+    from gamaneh.backends.compiled import compiled_decoder
+
+    try:
+        opened = loading.open_model(model)
+    except ModelError:
+        return False
+    compiled_decoder.compile_ahead(opened.tensors)
+    opened.close()
+    return True
 
 
 def open_for(model: str | Path, backend: str, role: Role = TARGET) -> OpenModel | Path:

@@ -26,8 +26,9 @@ def pull_model(
     cache: CacheFolder = None,
     as_json: JsonFlag = False,
 ) -> None:
-    """Fetch a model of the catalogue, check its hash, and print where it lies."""
+    """Fetch a model of the catalogue, check its hash, compile its steps for this processor, and print where it lies."""
     path = pull_with_bar(name, source=source, cache=cache)
+    _compile_ahead(path)
     if as_json:
         entry = lookup(name)
         print_json({"name": name, "path": str(path), "size": entry.size, "sha256": entry.sha256})
@@ -39,6 +40,13 @@ def pull_with_bar(name: str, *, source: str = "auto", cache: Path | None = None)
     """Fetch with a progress bar."""
     with byte_bar(f"fetching {name}") as tick:
         return pull(name, source=source, cache=cache, progress=tick)
+
+
+def _compile_ahead(path: Path) -> None:
+    # Numba and torch take seconds to import, which help and errors need not wait for.
+    from gamaneh.backends.choose import compile_ahead
+
+    compile_ahead(path)
 
 
 def located(name: str) -> Path:

@@ -7,7 +7,6 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 
-import psutil
 import torch
 
 from gamaneh.backends.choose import backend_for, cache_dtype, is_library_model
@@ -26,6 +25,7 @@ from gamaneh.engine.scheduler import Scheduler
 from gamaneh.errors import InvalidOption
 from gamaneh.heads.locate import HeadsSource, open_heads
 from gamaneh.kv.cache import bytes_per_block
+from gamaneh.machine_limits import available_memory
 from gamaneh.models.config import DecoderConfig
 from gamaneh.models.fetch import cache_folder
 from gamaneh.models.loading import LoadedModel
@@ -155,7 +155,7 @@ def automatic_blocks(config: DecoderConfig, options: EngineOptions, dtype: torch
     context = min(config.max_context, options.max_context or config.max_context)
     tokens = max(options.max_batch * min(context, DEFAULT_TOKENS_PER_REQUEST), context)
     size = bytes_per_block(config.num_layers, options.block_size, config.num_kv_heads, config.head_dim, dtype)
-    affordable = int(psutil.virtual_memory().available * MEMORY_SHARE) // size
+    affordable = int(available_memory() * MEMORY_SHARE) // size
     return max(min(-(-tokens // options.block_size), affordable), 1)
 
 

@@ -6,11 +6,11 @@ import math
 import mmap
 from collections.abc import Sequence
 
-import psutil
 import torch
 from torch import Tensor
 
 from gamaneh.errors import OutOfMemory
+from gamaneh.machine_limits import total_memory
 
 
 class KVCache:
@@ -77,7 +77,7 @@ def _zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> 
     if device.type != "cpu":
         return torch.zeros(shape, dtype=dtype, device=device)
     size = math.prod(shape) * dtype.itemsize
-    if size > psutil.virtual_memory().total:
+    if size > total_memory():
         raise ValueError(f"{size} bytes are more than this machine has")
     pages = mmap.mmap(-1, size)
     return torch.frombuffer(pages, dtype=dtype).view(shape)

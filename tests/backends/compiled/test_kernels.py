@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import errno
 import os
 import subprocess
 import sys
@@ -10,9 +11,11 @@ import sys
 import numpy as np
 import pytest
 from gguf.constants import GGML_QUANT_SIZES, GGMLQuantizationType
+from numba import types
 
 from gamaneh.backends.compiled import kernels, processor, vectors
 from gamaneh.backends.compiled.assemble import Assembler
+from gamaneh.backends.compiled.jit import Compiled
 from gamaneh.backends.compiled.layout import aligned, kind_of, lay_out
 from gamaneh.errors import CorruptModel
 from gamaneh.models.formats.known import GGUF_FORMATS
@@ -135,9 +138,23 @@ def test_compiled_steps_need_no_folder_that_can_be_written(tmp_path):
     code = (
         "from gamaneh.backends.compiled import jit, layout;"
         "assert jit.code_folder() is None;"
-        "layout._lay_groups.build();"
+        "layout.lay_groups.build();"
         "print('built')"
     )
     environment = {**os.environ, "NUMBA_CACHE_DIR": "", "GAMANEH_CACHE": str(blocked)}
     done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False)
     assert done.stdout.strip() == "built", done.stderr
+
+
+def test_a_full_disk_costs_nothing_but_time(tmp_path, monkeypatch):
+    def full(*arguments, **options):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("gamaneh.backends.compiled.assemble.tempfile.mkstemp", full)
+    monkeypatch.setattr("numba.core.caching.IndexDataCacheFile.save", full)
+    target = processor.host()
+    function = kernels.product(kind_of(random_matrix("Q4_0")), 1, target)
+    assert Assembler(target, tmp_path).addresses([function])[function.name]
+    twice = Compiled(lambda x: 2 * x, types.int64(types.int64))
+    assert twice(21) == 42
+    assert not list(tmp_path.iterdir())

@@ -20,12 +20,13 @@ from gamaneh.backends.compiled import processor, step
 from gamaneh.backends.compiled.assemble import Assembler, IrFunction
 from gamaneh.backends.compiled.jit import announce, code_folder
 from gamaneh.backends.compiled.kernels import Kind, product
-from gamaneh.backends.compiled.layout import Laid, aligned, check_finite, lay_out
+from gamaneh.backends.compiled.layout import Laid, aligned, check_finite, kind_of, lay_groups, lay_out
 from gamaneh.backends.compiled.pages import Pages
 from gamaneh.backends.compiled.step import Args, LayerField, PartField, RowField
 from gamaneh.backends.compiled.vectors import BLOCK, NARROW, functions, wide
 from gamaneh.backends.compiled.workers import Workers, usable_cores
 from gamaneh.errors import CorruptModel
+from gamaneh.models.canonical import ModelTensors
 from gamaneh.models.config import DecoderConfig
 from gamaneh.models.formats.stored import Floats, StoredTensor
 from gamaneh.models.rope import rope_tables
@@ -98,13 +99,11 @@ class CompiledDecoder:
         self.workers = Workers(threads or usable_cores())
         weakref.finalize(self, self.workers.close)
         self._assembler = Assembler(self.target, code_folder())
-        self._small = self._assembler.addresses(functions(self.target))
         self._products: dict[Kind, dict[int, int]] = {}
         self._keep: list[npt.NDArray[np.generic]] = []
         self._parts: list[list[int]] = []
         self._laid: dict[int, Laid] = {}
-        announce(Path(step.__file__).read_text(), str(self.target))
-        step.run.build()
+        self._small = _compile_small(self._assembler)
         embedding = weights["embedding"]
         assert isinstance(embedding, tuple)
         self.embedding = embedding[0]
@@ -238,9 +237,7 @@ class CompiledDecoder:
 
     def _kernels(self, kind: Kind) -> dict[int, int]:
         if kind not in self._products:
-            wanted: dict[int, IrFunction] = {rows: product(kind, rows, self.target) for rows in self.target.rows}
-            found = self._assembler.addresses(list(wanted.values()))
-            self._products[kind] = {rows: found[function.name] for rows, function in wanted.items()}
+            self._products[kind] = _compile_products(self._assembler, kind)
         return self._products[kind]
 
     def _place_cache(self, pages: Pages) -> None:
@@ -341,6 +338,30 @@ class CompiledDecoder:
         plan[Args.UNITS] = len(layout.units)
         plan[Args.TABLES_AT], plan[Args.TABLE_STRIDE] = layout.tables.ctypes.data, layout.tables.strides[0]
         return plan
+
+
+def compile_ahead(tensors: ModelTensors) -> None:
+    """Compile what the steps of a model are made of, so that its first load finds it on disk."""
+    assembler = Assembler(processor.host(), code_folder())
+    _compile_small(assembler)
+    lay_groups.build()
+    matrices = [name for name, shape in tensors.shapes.items() if len(shape) > 1]
+    for kind in {kind_of(part) for name in matrices for part in tensors.stored(name)}:
+        _compile_products(assembler, kind)
+
+
+def _compile_small(assembler: Assembler) -> Mapping[str, int]:
+    """Compile the step and everything that is the same for all models; returns addresses of the small kernels."""
+    announce(Path(step.__file__).read_text(), str(assembler.target))
+    step.run.build()
+    return assembler.addresses(functions(assembler.target))
+
+
+def _compile_products(assembler: Assembler, kind: Kind) -> dict[int, int]:
+    """Rows -> address of the product kernel for so many."""
+    wanted: dict[int, IrFunction] = {rows: product(kind, rows, assembler.target) for rows in assembler.target.rows}
+    found = assembler.addresses(list(wanted.values()))
+    return {rows: found[function.name] for rows, function in wanted.items()}
 
 
 class _RowLayout:

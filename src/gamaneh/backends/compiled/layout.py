@@ -140,7 +140,7 @@ def _fill_groups(part: StoredTensor, kind: Kind, records: int, into: Bytes) -> N
     rows, count = into.shape[0] * TILE, records * kind.per_record
     codes = _padded(groups.codes, (rows, count * GROUP), kind.zero)
     per_group = 2 if kind.halves else 1
-    _lay_groups(
+    lay_groups(
         codes.view(np.uint32),
         _padded(_raw(groups.scales), (rows, count * per_group)),
         _padded(_raw(groups.minima, negative=not kind.two_level), (rows, count)),
@@ -189,7 +189,7 @@ _U8_2, _U8_3, _U32_2 = types.uint8[:, ::1], types.uint8[:, :, ::1], types.uint32
 
 
 @compiled(types.void(_U32_2, _U8_3, _U8_3, _U8_3, _U8_3, _U8_2, _U32_2, types.int64[::1]))
-def _lay_groups(codes, scales, minima, supers, lows, into, words, plan):  # type: ignore[no-untyped-def]
+def lay_groups(codes, scales, minima, supers, lows, into, words, plan):  # type: ignore[no-untyped-def]
     """Write whole tiles; codes come, and nibbles go, four to a 32-bit word.
 
     Indices are unsigned, since Numba tests signed ones for being negative.

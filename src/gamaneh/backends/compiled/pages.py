@@ -6,11 +6,11 @@ from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
-import psutil
 
 from gamaneh.backends.compiled.layout import aligned
 from gamaneh.backends.compiled.vectors import BLOCK
 from gamaneh.errors import OutOfMemory
+from gamaneh.machine_limits import total_memory
 
 _LANES = 16
 
@@ -30,7 +30,7 @@ class Pages:
         self.num_blocks, self.block_size = num_blocks, BLOCK
         self.value_dim = -(-head_dim // _LANES) * _LANES
         needed = (num_blocks + 1) * bytes_per_block(num_layers, num_kv_heads, head_dim)
-        if needed > psutil.virtual_memory().total:
+        if needed > total_memory():
             raise OutOfMemory(f"KV cache must fit into the memory of this machine, needs {needed} bytes")
         blocks = num_blocks + 1
         self.keys: npt.NDArray[np.generic] = aligned((num_layers, blocks, num_kv_heads, head_dim, BLOCK), np.float16)

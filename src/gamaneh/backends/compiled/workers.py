@@ -12,6 +12,8 @@ from typing import Any
 
 import psutil
 
+from gamaneh.machine_limits import cpu_quota
+
 
 def usable_cores() -> int:
     """Return the physical cores that the process may use, by affinity and by the quota of its control group."""
@@ -20,7 +22,7 @@ def usable_cores() -> int:
     except AttributeError:  # not on macOS
         return psutil.cpu_count(logical=False) or 1
     cores = {_siblings(cpu) for cpu in mine}
-    quota = _quota()
+    quota = cpu_quota()
     return max(1, len(cores) if quota is None else min(len(cores), round(quota)))
 
 
@@ -30,21 +32,6 @@ def _siblings(cpu: int) -> str:
         return Path(f"/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list").read_text().strip()
     except OSError:
         return str(cpu)
-
-
-def _quota() -> float | None:
-    """Cores that the control group may use at once; None without a limit."""
-    try:
-        limit, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
-        return None if limit == "max" else int(limit) / int(period)
-    except (OSError, ValueError):
-        pass
-    try:
-        base = Path("/sys/fs/cgroup/cpu")
-        limit_us = int((base / "cpu.cfs_quota_us").read_text())
-        return limit_us / int((base / "cpu.cfs_period_us").read_text()) if limit_us > 0 else None
-    except (OSError, ValueError):
-        return None
 
 
 class Workers:

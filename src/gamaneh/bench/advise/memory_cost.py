@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import psutil
 import torch
 
 from gamaneh.bench.advise.candidate import Candidate, token_bytes
+from gamaneh.machine_limits import available_memory
 from gamaneh.models.loading import LoadedModel
 
 
@@ -74,4 +74,4 @@ def free_bytes(device: torch.device) -> int:
     """Memory that is free now, of the device on which the models are going to be."""
     if device.type == "cuda":
         return int(torch.cuda.mem_get_info(device)[0])
-    return int(psutil.virtual_memory().available)
+    return available_memory()
