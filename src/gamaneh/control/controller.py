@@ -15,6 +15,7 @@ from gamaneh.control import reasons
 from gamaneh.control.budget import Budget
 from gamaneh.control.cost import CostModel
 from gamaneh.control.fallback import LONG_LAG, Account, Quarantine
+from gamaneh.control.learned import Learned
 from gamaneh.control.objective import AskedProposer, Offer, RoundEstimate, round_seconds, the_round
 from gamaneh.control.router import Eligible, Route
 from gamaneh.control.survival import CAUTION, DraftSource, SurvivalTracker
@@ -119,12 +120,16 @@ class Controller:
 
     Args:
         quarantine: where a proposer goes that costs more than it saves.
+
+    Attributes:
+        learned: where what was learned is kept across restarts; None keeps nothing.
     """
 
     def __init__(self, survival: SurvivalTracker, cost: CostModel, quarantine: Quarantine | None = None) -> None:
         self.survival, self.cost, self.quarantine = survival, cost, quarantine or Quarantine()
         self.budget = Budget()
         self.totals: dict[str, Totals] = defaultdict(Totals)
+        self.learned: Learned | None = None
         self.decisions: dict[str, Decision] = {}
         self._kinds: dict[str, str] = {}
         self._plain_rounds: dict[str, int] = {}
@@ -245,6 +250,11 @@ class Controller:
         self._plain_rounds.pop(request_id, None)
         self._drafting.discard(request_id)
         self._looks.pop(request_id, None)
+
+    def keep(self, now: float) -> None:
+        """Keep what was learned across restarts, now and then; `now` in seconds."""
+        if self.learned is not None:
+            self.learned.keep(now)
 
     def _weigh(self, name: str, taken: float, lag: int, reports: Sequence[StepReport], size: int, context: int) -> None:
         """Quarantine a proposer that costs more than it saves. Trials may, having a budget, and so may catching up."""

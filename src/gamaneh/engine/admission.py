@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Collection, Sequence
-from typing import Protocol
 
 from gamaneh.control.router import Features
 from gamaneh.control.text_kind import text_kind
 from gamaneh.core import PLAIN, Request, Rule
-from gamaneh.engine.detokenizer import Detokenizer
+from gamaneh.engine.detokenizer import Detokenizer, SupportsText
 from gamaneh.engine.sequence import SequenceState
 from gamaneh.errors import InvalidRequest
 from gamaneh.metrics.timeline import RequestTimeline
@@ -19,21 +18,6 @@ from gamaneh.sampling.rules import choose_rule
 
 TEXT_TOKENS = 256
 """Tokens at the end of a prompt by which the kind of its text is told."""
-
-
-class SupportsText(Protocol):
-    """What the engine needs of a tokenizer."""
-
-    @property
-    def eos_ids(self) -> tuple[int, ...]: ...
-
-    @property
-    def vocab_size(self) -> int: ...
-
-    @property
-    def absent_ids(self) -> frozenset[int]: ...
-
-    def decode(self, ids: Sequence[int], skip_special: bool = True) -> str: ...
 
 
 def make_sequence(

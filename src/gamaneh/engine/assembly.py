@@ -17,8 +17,8 @@ from gamaneh.control.learned import Learned
 from gamaneh.control.router import Router
 from gamaneh.control.survival import SurvivalTracker
 from gamaneh.core import PLAIN, Backend, Clock, Proposer
-from gamaneh.engine.admission import SupportsText
 from gamaneh.engine.calibration import WORTH_KEEPING, Progress, calibrate, costs_file
+from gamaneh.engine.detokenizer import SupportsText
 from gamaneh.engine.drafting import Drafters
 from gamaneh.engine.engine import Engine
 from gamaneh.engine.scheduler import Scheduler
@@ -163,8 +163,8 @@ def _recall(engine: Engine, target: LoadedModel, draft: LoadedModel | None, head
     """Go on with what an earlier engine of these models and proposers learned, and keep what this one learns."""
     facts = {**_facts(target), "heads": heads, "options": repr(engine.speculation), "learned": True}
     file = costs_file(cache_folder() / "costs", facts, None if draft is None else _facts(draft))
-    engine.learned = Learned(file, engine.controller.survival)
-    engine.learned.recall()
+    engine.controller.learned = Learned(file, engine.controller.survival)
+    engine.controller.learned.recall()
 
 
 def _calibrate(

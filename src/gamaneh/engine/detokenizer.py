@@ -28,6 +28,19 @@ class TextDecoder(Protocol):
     def decode(self, ids: Sequence[int], skip_special: bool = True) -> str: ...
 
 
+class SupportsText(TextDecoder, Protocol):
+    """What the engine needs of a tokenizer."""
+
+    @property
+    def eos_ids(self) -> tuple[int, ...]: ...
+
+    @property
+    def vocab_size(self) -> int: ...
+
+    @property
+    def absent_ids(self) -> frozenset[int]: ...
+
+
 @dataclass(frozen=True, slots=True)
 class Piece:
     """What one call of `feed` has brought.

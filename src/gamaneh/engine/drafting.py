@@ -31,17 +31,23 @@ class Drafters:
         self.quarantine, self.vocab_size = quarantine, vocab_size
         self.proposers: dict[str, Proposer] = {}
         self._guards: dict[str, Guarded] = {}
-        self._taps: tuple[int, ...] = ()
         self._free: list[HiddenWindow] = []
+
+    @property
+    def _taps(self) -> tuple[int, ...]:
+        """Layers of the target that any proposer reads, in order."""
+        layers = {layer for p in self.proposers.values() if p.needs.hidden_layers for layer in p.needs.hidden_layers}
+        return tuple(sorted(layers)) if layers else ()
 
     def taps(self, turns: Sequence[Turn]) -> tuple[int, ...]:
         """Layers of the target that proposers read, in order; none where no request may use such a proposer."""
-        return self._taps if any(self._reads(turn.sequence) for turn in turns) else ()
+        taps = self._taps
+        return taps if taps and any(self._reads(turn.sequence) for turn in turns) else ()
 
     def _reads(self, sequence: SequenceState) -> bool:
         """Whether a proposer that the request may use reads hidden states of the target."""
         name = sequence.drafting.proposer
-        return bool(self._taps) and (name == AUTO or (name != PLAIN and bool(self.proposers[name].needs.hidden_layers)))
+        return name == AUTO or (name != PLAIN and bool(self.proposers[name].needs.hidden_layers))
 
     def glimpse(
         self, wanted: Mapping[str, Mapping[str, int]], sequences: Mapping[str, SequenceState], watch: Stopwatch
@@ -105,7 +111,6 @@ class Drafters:
         self.proposers[proposer.name] = proposer
         self._guards[proposer.name] = Guarded(proposer, self.vocab_size, self.quarantine)
         self._free.clear()
-        self._taps = tuple(sorted({layer for p in self.proposers.values() for layer in p.needs.hidden_layers}))
 
     def let_go(self, sequence: SequenceState, *, complete: bool) -> None:
         """Let all proposers go of a request; of one that is not complete nothing may be learned."""

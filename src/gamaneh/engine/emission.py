@@ -3,26 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 from torch import Tensor
 
 from gamaneh.core import Draft, FinishReason, Origin, StepOutput, Verdict
 from gamaneh.engine.sequence import SequenceState, Untold
 from gamaneh.sampling.logprobs import token_logprob
-
-
-@dataclass(frozen=True, slots=True)
-class Emission:
-    """What a verdict has come to.
-
-    Args:
-        output: what the request gets.
-        emitted: tokens up to the end of the output, an end token included: as many as plain decoding takes rounds for.
-    """
-
-    output: StepOutput
-    emitted: int
 
 
 def origins_of(verdict: Verdict, draft: Draft) -> list[Origin]:
@@ -32,11 +18,15 @@ def origins_of(verdict: Verdict, draft: Draft) -> list[Origin]:
     return [Origin.ACCEPTED] * verdict.accepted + [Origin.BONUS if verdict.bonus else Origin.CORRECTION]
 
 
-def emit(sequence: SequenceState, draft: Draft, verdict: Verdict, logits: Tensor) -> Emission:
+def emit(sequence: SequenceState, draft: Draft, verdict: Verdict, logits: Tensor) -> tuple[StepOutput, int]:
     """Append the emitted tokens up to the end of the output; sets `finish_reason` when it is reached.
 
     Args:
         logits: `[1 + num_nodes, vocab]` of the target, unprocessed.
+
+    Returns:
+        What the request gets, and the tokens up to the end of the output, an end token included: as many as plain
+        decoding takes rounds for.
     """
     before_end = _before_end_token(verdict.tokens, sequence.end_ids)
     piece = sequence.detokenizer.feed(before_end)
@@ -50,7 +40,7 @@ def emit(sequence: SequenceState, draft: Draft, verdict: Verdict, logits: Tensor
     texts = piece.texts
     if sequence.finish_reason and not piece.stopped:
         texts += sequence.detokenizer.flush().texts
-    return Emission(_told(sequence, texts, origins, piece.cut), len(kept) + end_token)
+    return _told(sequence, texts, origins, piece.cut), len(kept) + end_token
 
 
 def cut_off(sequence: SequenceState) -> StepOutput:

@@ -10,7 +10,6 @@ from functools import partial
 from gamaneh.control.controller import Controller
 from gamaneh.control.cost import CostModel
 from gamaneh.control.fallback import Quarantine
-from gamaneh.control.learned import Learned
 from gamaneh.control.router import Eligible, Router
 from gamaneh.control.snapshot import SpeculationSnapshot, take_snapshot
 from gamaneh.core import (
@@ -26,7 +25,8 @@ from gamaneh.core import (
     StepReport,
     Stopwatch,
 )
-from gamaneh.engine.admission import SupportsText, make_sequence
+from gamaneh.engine.admission import make_sequence
+from gamaneh.engine.detokenizer import SupportsText
 from gamaneh.engine.drafting import Drafters
 from gamaneh.engine.emission import add_prompt_logprobs, cut_off, emit
 from gamaneh.engine.reporting import batch_report
@@ -50,9 +50,6 @@ class Engine:
         speculation: how requests speculate that do not say otherwise.
         options: limits.
         clock: seconds; every time that the engine tells or measures is its.
-
-    Attributes:
-        learned: where what was learned is kept across restarts; None keeps nothing.
     """
 
     def __init__(
@@ -70,7 +67,6 @@ class Engine:
         self.tokenizer, self.scheduler, self.drafting = tokenizer, scheduler, drafting
         self.router, self.controller = router, controller
         self.speculation, self.options, self.clock = speculation, options, clock
-        self.learned: Learned | None = None
         self.observers: list[Callable[[StepReport], None]] = []
         self.batch_observers: list[Callable[[BatchReport], None]] = []
         self.request_observers: list[Callable[[RequestTimeline], None]] = []
@@ -247,8 +243,7 @@ class Engine:
             sequence.finish_reason = FinishReason.LENGTH
             output = StepOutput(turn.request_id, finish_reason=FinishReason.LENGTH)
         else:
-            emission = emit(sequence, turn.draft, turn.verdict, turn.sampled_scores())
-            turn.emitted, output = emission.emitted, emission.output
+            output, turn.emitted = emit(sequence, turn.draft, turn.verdict, turn.sampled_scores())
         turn.output = replace(output, prompt_logprobs=prompt_logprobs)
 
     def _commit(self, turns: Sequence[Turn]) -> None:
@@ -303,8 +298,7 @@ class Engine:
         self.scheduler.remove(sequence)
         self.router.finished(sequence.num_emitted)
         self.controller.drop(request_id)
-        if self.learned is not None:
-            self.learned.keep(self.clock())
+        self.controller.keep(self.clock())
         complete = sequence.finish_reason in (FinishReason.STOP, FinishReason.LENGTH)
         self.drafting.let_go(sequence, complete=complete)
         del self._sequences[request_id]
