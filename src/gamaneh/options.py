@@ -103,6 +103,10 @@ _SAMPLING_CHECKS: Mapping[str, Check] = {
 }
 
 
+KEEP_NO_SEED = ("rejection", "block", "typical")
+"""Rules whose tokens depend on what was drafted; `auto` takes none of them for a request with a seed."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Drafting:
     """How one request drafts.
@@ -131,6 +135,19 @@ class Drafting:
             raise InvalidOption(
                 "draft_length", f"must be at most max_draft_length ({self.max_draft_length})", self.draft_length
             )
+
+    def verify_seed(self, params: SamplingParams) -> None:
+        """
+        Raises:
+            InvalidRequest: a seed would be accepted and not kept. Under rules that read probabilities, tokens depend on
+                draft lengths, and lengths that adapt depend on time.
+        """
+        adapts = self.proposer != "none" and self.draft_length is None
+        if params.seed is not None and not params.greedy and self.rule in KEEP_NO_SEED and adapts:
+            reason = (
+                f"must be left out with the rule {self.rule}, whose draws depend on draft lengths, unless draft_length"
+            )
+            raise InvalidRequest("seed", f"{reason} is fixed; the rule match keeps seeds", params.seed)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -173,3 +173,11 @@ def test_a_cache_that_cannot_be_written_is_named(tmp_path: Path) -> None:
 
 def test_no_command_shows_the_help() -> None:
     assert "generate" in run().output
+
+
+@pytest.mark.parametrize("rule", ["rejection", "block", "typical"])
+@pytest.mark.parametrize("command", [["generate", "Hello"], ["bench"], ["compare"]], ids=lambda words: words[0])
+def test_a_seed_that_would_not_be_kept_is_refused_before_anything_is_loaded(command: list[str], rule: str) -> None:
+    result = run(*command, *TARGET, "--lookup", "--rule", rule, "-t", "1", "--seed", "3")
+    assert result.exit_code == 2
+    assert f"seed must be left out with the rule {rule}, whose draws depend on draft lengths" in result.stderr

@@ -119,6 +119,7 @@ def _refuse_mixtures(
 ) -> None:
     if proposer.plain:
         raise InvalidOption("--plain", "leaves nothing to compare: plain decoding is always one of the two", True)
+    proposer.speculation().verify_seed(sampling.params())
     if servers is None:
         if not model.model:
             raise InvalidOption("--model", "must be given, or --url", None)

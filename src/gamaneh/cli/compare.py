@@ -45,7 +45,7 @@ def compare_modes(
     if proposer.plain:
         raise InvalidOption("--plain", "leaves nothing to compare: plain decoding is always one of the two", True)
 
-    _seeded(sampling.params(), proposer.speculation())
+    proposer.speculation().verify_seed(_seeded(sampling.params(), proposer.speculation()))
     chosen = prompts.read().prompts
 
     from gamaneh.bench.comparison import compare

@@ -46,7 +46,7 @@ def generate_text(
     for name, value in (("--logprobs", logprobs), ("--prompt-logprobs", prompt_logprobs)):
         if value is not None and not as_json:
             raise InvalidOption(name, "needs --json", value)
-    sampling.params(logprobs=logprobs, prompt_logprobs=prompt_logprobs)
+    proposer.speculation().verify_seed(sampling.params(logprobs=logprobs, prompt_logprobs=prompt_logprobs))
     text = read_prompt(prompt)
     from gamaneh.bench.engines import as_tokens
     from gamaneh.cli.session import open_llm

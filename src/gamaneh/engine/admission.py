@@ -7,7 +7,7 @@ from collections.abc import Collection, Sequence
 
 from gamaneh.control.router import Features
 from gamaneh.control.text_kind import text_kind
-from gamaneh.core import PLAIN, Request, Rule
+from gamaneh.core import Request
 from gamaneh.engine.detokenizer import Detokenizer, SupportsText
 from gamaneh.engine.sequence import SequenceState
 from gamaneh.errors import InvalidRequest
@@ -47,7 +47,7 @@ def make_sequence(
     if request.mask is not None and params.min_tokens > 0:
         raise InvalidRequest("min_tokens", "must be 0 with a grammar, which says itself when to end", params.min_tokens)
     rule = choose_rule(drafting.rule, params, draft_has_probs, drafting)
-    _check_seed(params, drafting, rule)
+    drafting.verify_seed(params)
     tokens = list(prompt)
     mask = None if request.mask is None else request.mask.new_mask(tokens, len(prompt))
     eos_ids = frozenset() if params.ignore_eos else frozenset(tokenizer.eos_ids)
@@ -92,14 +92,6 @@ def _check_ids(field: str, ids: Sequence[int], vocab_size: int, absent: Collecti
             raise InvalidRequest(field, f"must hold token ids from 0 to {vocab_size - 1}", token)
         if token in absent:
             raise InvalidRequest(field, "must hold ids that have a token", token)
-
-
-def _check_seed(params: SamplingParams, speculation: Drafting, rule: Rule) -> None:
-    """Refuse a seed that would be accepted and not kept: draft lengths that adapt depend on time."""
-    adapts = speculation.proposer != PLAIN and speculation.draft_length is None
-    if params.seed is not None and not params.greedy and rule.reads_probs and adapts:
-        reason = f"must be left out with the rule {rule.name}, whose draws depend on draft lengths, unless draft_length"
-        raise InvalidRequest("seed", f"{reason} is fixed; the rule match keeps seeds", params.seed)
 
 
 def _check_lengths(prompt: Sequence[int], params: SamplingParams, max_context: int) -> None:
