@@ -8,10 +8,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from gamaneh.core import Use
 from gamaneh.errors import BadLogits
 from gamaneh.options import SamplingParams
 from gamaneh.sampling import blocks
 from gamaneh.sampling.filters import apply_filters
+from gamaneh.sampling.pipeline import RequestSampler
 
 
 def reference_support(row: Tensor, params: SamplingParams) -> list[int]:
@@ -111,3 +113,21 @@ def test_argmax_is_the_lowest_id_of_the_highest_value(vocab: int, seed: int) -> 
 def test_a_temperature_that_is_zero_in_float32_leaves_the_best_token(temperature: float) -> None:
     scores = apply_filters(torch.tensor([1.0, 3.0, 2.0]), SamplingParams(temperature=temperature))
     assert scores.softmax(0).tolist() == [0.0, 1.0, 0.0]
+
+
+class TestEqualScores:
+    """Greedy takes the lowest id; whatever samples draws among the highest, however cold it is."""
+
+    LOGITS = torch.tensor([0.0, 5.0, 1.0, 5.0])
+
+    def token(self, seed: int, **more) -> int:
+        params = SamplingParams(seed=seed, **more)
+        sampler = RequestSampler(params, vocab_size=4, prompt=[0], tokens=[0], eos_ids=(), seed=seed)
+        return sampler.pick(sampler.scores(self.LOGITS, ()), 1, Use.TARGET)
+
+    def test_greedy_takes_the_lowest_id(self) -> None:
+        assert self.token(1, temperature=0.0) == 1
+
+    @pytest.mark.parametrize("more", [{"temperature": 1e-6}, {"temperature": 1.0, "min_p": 1.0}], ids=["cold", "min_p"])
+    def test_sampling_draws_among_them(self, more) -> None:
+        assert {self.token(seed, **more) for seed in range(40)} == {1, 3}
