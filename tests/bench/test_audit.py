@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -14,7 +15,8 @@ from gamaneh.bench.audit.lossless import GREEDY, LAW, SEEDED, AuditEffort, audit
 from gamaneh.bench.audit.parity import check_parity
 from gamaneh.bench.audit.subject import Case, Subject
 from gamaneh.bench.result import Setup
-from gamaneh.core import EMPTY_DRAFT, Draft, Proposer
+from gamaneh.bench.time_limit import TimeLimit
+from gamaneh.core import EMPTY_DRAFT, Draft, Proposer, StepOutput
 from gamaneh.engine.assembly import assemble
 from gamaneh.engine.engine import Engine
 from gamaneh.errors import InvalidOption, InvalidRequest
@@ -336,3 +338,57 @@ def test_the_outcome_is_plain_data(honest: Audit) -> None:
     values = json.loads(json.dumps(honest.to_json(), allow_nan=False))
     assert values["verdict"] == "pass"
     assert values["checks"][2]["tests"][0]["p_value"] > 0.0
+
+
+def stopping_after(answers: int, limit: TimeLimit | None, press: Callable[[], None]) -> Audit:
+    """An audit in which something happens after so many answers."""
+    seen = [0]
+
+    def tick() -> None:
+        seen[0] += 1
+        if seen[0] == answers:
+            press()
+
+    return audit(Subject(engine(), engine(draft=DRAFT), CASES, 0, tick), SAMPLING, SETUP, EFFORT, limit)
+
+
+def interrupt() -> None:
+    raise KeyboardInterrupt
+
+
+def test_an_interrupt_keeps_the_checks_that_ended() -> None:
+    outcome = stopping_after(4 * len(CASES) + 2, None, interrupt)
+    assert outcome.stopped == "interrupted"
+    assert [check.outcome for check in outcome.checks] == ["pass", "inconclusive", "inconclusive"]
+    assert outcome.verdict is AuditOutcome.INCONCLUSIVE
+    assert outcome.checks[1].reason == "not finished: interrupted"
+
+
+def test_an_interrupt_before_the_first_check_ended_gives_nothing() -> None:
+    with pytest.raises(KeyboardInterrupt):
+        stopping_after(2, None, interrupt)
+
+
+def test_the_end_of_the_time_keeps_the_checks_that_ended() -> None:
+    now = [0.0]
+    outcome = stopping_after(4 * len(CASES) + 2, TimeLimit(1.0, lambda: now[0]), lambda: now.__setitem__(0, 61.0))
+    assert outcome.stopped == "out of time"
+    assert [check.outcome for check in outcome.checks] == ["pass", "inconclusive", "inconclusive"]
+
+
+def test_as_many_samples_are_drawn_as_the_time_suffices_for() -> None:
+    now = [0.0]
+    target = engine()
+    step = target.step
+
+    def slow_step() -> list[StepOutput]:
+        now[0] += 1.0
+        return step()
+
+    target.step = slow_step  # type: ignore[method-assign]
+    effort = replace(EFFORT, draws=600)
+    limit = TimeLimit(5.0, lambda: now[0])
+    outcome = audit(Subject(target, engine(draft=DRAFT), CASES), SAMPLING, SETUP, effort, limit)
+    law = outcome.checks[2]
+    assert outcome.stopped is None
+    assert 2 * len(CASES) <= law.exposure.outputs < 600 * len(CASES)

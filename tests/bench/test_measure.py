@@ -26,6 +26,7 @@ from gamaneh.bench.prompt_set import Prompt
 from gamaneh.bench.record import Ask, Counters, Counts, Delivery, Record, RequestFailed
 from gamaneh.bench.result import Load
 from gamaneh.bench.stats import stays
+from gamaneh.bench.time_limit import TimeLimit
 from gamaneh.errors import InvalidOption
 from gamaneh.options import SamplingParams
 
@@ -341,3 +342,29 @@ def test_a_recording_that_does_not_fit_is_refused(recorded: list[float]) -> None
 def test_a_closed_loop_has_no_arrivals() -> None:
     with pytest.raises(InvalidOption, match="got 'closed'"):
         arrivals(Load("closed", 1.0, 3, 1), seed=0)
+
+
+def test_no_turn_begins_after_the_time_is_up_and_what_was_measured_stays() -> None:
+    now = [0.0]
+
+    def say(ask: Ask) -> str:
+        now[0] += 10.0
+        return "one two"
+
+    ways = make_ways(FakeClient("plain", say), FakeClient("speculative", say))
+    limit = TimeLimit(1.0, lambda: now[0])
+    bench = run(Bench(ways, make_plan(loads=closed(1, 8), warmups=0), limit=limit))
+    assert (bench.stopped, len(list(bench.measured[0].pairs()))) == ("out of time", 3)
+
+
+def test_loads_share_the_time_so_that_each_has_figures() -> None:
+    now = [0.0]
+
+    def say(ask: Ask) -> str:
+        now[0] += 10.0
+        return "one two"
+
+    ways = make_ways(FakeClient("plain", say), FakeClient("speculative", say))
+    limit = TimeLimit(2.0, lambda: now[0])
+    bench = run(Bench(ways, make_plan(loads=[*closed(1, 8), *closed(1, 8)], warmups=0), limit=limit))
+    assert [len(list(load.pairs())) for load in bench.measured] == [3, 3]

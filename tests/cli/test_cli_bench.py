@@ -210,7 +210,7 @@ def test_an_interrupt_gives_the_answer_so_far(bench, tmp_path: Path, monkeypatch
     assert result.exit_code == EXIT_INTERRUPTED == 130
     run = read_run(out)
     assert (run.stopped, run.complete, run.points[0].whole.prompts) == ("interrupted", False, 2)
-    assert "partial: stopped before its time: interrupted" in result.stdout
+    assert "partial: stopped early (interrupted); rests on" in result.stdout
     assert "speed-up" in result.stdout
 
 

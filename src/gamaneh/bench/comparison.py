@@ -13,6 +13,7 @@ from gamaneh.bench.engines import Contestant, describe_setup, engine_ways
 from gamaneh.bench.measure import Bench, BenchPlan, Tick, Traffic
 from gamaneh.bench.prompt_set import Prompt
 from gamaneh.bench.result import FailedRequest, Group, Load, Run, Setup
+from gamaneh.bench.time_limit import TimeLimit
 from gamaneh.engine.llm import LLM
 from gamaneh.errors import InvalidRequest
 from gamaneh.metrics.memory import peak_resident_bytes
@@ -60,6 +61,8 @@ class Comparison:
         identity_expected: the rule promises that; otherwise it promises the same distribution, or (not
             `exact`) neither.
         mismatches: answers that differ, `mismatch_details` says where.
+        requests: answered by both sides.
+        rounds: of the speculative side: what the figures rest on.
         speedup, speedup_low, speedup_high: None when no output had two tokens.
         left_out: reason -> requests that are in no figure, on both sides together.
         stopped: why the run ended before its time.
@@ -72,6 +75,8 @@ class Comparison:
     identity_expected: bool
     mismatches: int
     prompts: int
+    requests: int
+    rounds: int
     speedup: float | None
     speedup_low: float | None
     speedup_high: float | None
@@ -105,6 +110,7 @@ def compare(
     rounds: int = 1,
     batch: int | None = None,
     tick: Tick = lambda done, total: None,
+    limit: TimeLimit | None = None,
 ) -> Comparison:
     """Answer every prompt plainly and as `llm` speculates, in turns, and compare.
 
@@ -114,6 +120,7 @@ def compare(
         chat: put prompts into the model's chat template; None does so if there is one.
         batch: also answer all prompts speculatively at once, this many at a time, and hold the outputs
             against the plain ones.
+        limit: of the whole run; None sets none.
 
     Raises:
         InvalidRequest: there is no prompt, or none could be answered.
@@ -130,7 +137,9 @@ def compare(
         if batch is not None and bench.stopped is None and plan.comparable:
             mismatches.append(await _batched(bench, batch))
 
-    run = conduct(lambda: engine_ways(contestant, plan), plan, "compare", (), tick, afterwards=answer_together)
+    run = conduct(
+        lambda: engine_ways(contestant, plan), plan, "compare", (), tick, afterwards=answer_together, limit=limit
+    )
     setup = describe_setup(llm, params, model)
     return summarise(run, setup, prompts, batch if mismatches else None, next(iter(mismatches), None))
 
@@ -168,6 +177,8 @@ def summarise(
         identity_expected=equality is not None and equality.expected,
         mismatches=len(differences),
         prompts=whole.prompts,
+        requests=whole.speculative.requests,
+        rounds=(drafts.rounds if drafts else None) or 0,
         speedup=None if whole.speedup is None else whole.speedup.value,
         speedup_low=None if whole.speedup is None else whole.speedup.low,
         speedup_high=None if whole.speedup is None else whole.speedup.high,

@@ -39,10 +39,9 @@ from gamaneh.bench.result import (
     SideFigures,
 )
 from gamaneh.bench.stats import FORMULAS, make_point
+from gamaneh.bench.time_limit import INTERRUPTED, TimeLimit
 from gamaneh.errors import GamanehError, InvalidOption
 from gamaneh.origin import git, installed_version
-
-INTERRUPTED = "interrupted"
 
 PACKAGES = ("torch", "transformers", "tokenizers", "numpy", "httpx")
 SECRET_OPTIONS = ("--key",)
@@ -61,8 +60,9 @@ def conduct(
     *,
     allow_unequal: bool = False,
     afterwards: Callable[[Bench], Awaitable[None]] | None = None,
+    limit: TimeLimit | None = None,
 ) -> Run:
-    """Measure `plan`; an interrupt ends it with what there is.
+    """Measure `plan`; an interrupt or the end of the time ends it with what there is.
 
     Args:
         name: what to call the run.
@@ -70,6 +70,7 @@ def conduct(
         keep: given the run as far as it is, after each load.
         allow_unequal: go on where the sides differ in more than speculation.
         afterwards: asked when everything was measured, while the ways are still there.
+        limit: of the whole run; None sets none.
 
     Raises:
         InvalidOption: they do, and must not.
@@ -81,7 +82,7 @@ def conduct(
         async with connect() as ways:
             if not allow_unequal:
                 refuse_unequal(check_setups(ways.plain.setup, ways.speculative.setup))
-            bench = Bench(ways, plan, tick, lambda bench: keep(begun[0].document()))
+            bench = Bench(ways, plan, tick, lambda bench: keep(begun[0].document()), limit)
             begun.append(_Begun(bench, ways, name, models))
             await bench.run()
             await begun[0].finish()

@@ -35,6 +35,7 @@ from gamaneh.bench.record import (
 )
 from gamaneh.bench.result import Load, Pattern, Price, Slo
 from gamaneh.bench.stats import is_saturated, stays
+from gamaneh.bench.time_limit import OUT_OF_TIME, TimeLimit
 from gamaneh.errors import GamanehError, InvalidOption
 from gamaneh.options import SamplingParams
 
@@ -269,6 +270,7 @@ class Bench:
         ways: what takes turns, under names of their own.
         tick: tells how far it is.
         keep: called after each load, to save what there is.
+        limit: no turn begins after it; loads that are still to come share what is left.
 
     Attributes:
         measured: what there is so far; a turn that was broken off is in it as far as it came.
@@ -281,8 +283,10 @@ class Bench:
         plan: BenchPlan,
         tick: Tick = lambda done, total: None,
         keep: Callable[[Bench], None] = lambda bench: None,
+        limit: TimeLimit | None = None,
     ) -> None:
         self.ways, self.plan, self.tick, self.keep = ways, plan, tick, keep
+        self.limit = limit or TimeLimit()
         self.measured: list[MeasuredLoad] = []
         self.stopped: str | None = None
         self._failed = {way.name: 0 for way in ways}
@@ -292,21 +296,24 @@ class Bench:
 
     async def run(self) -> None:
         """Measure all loads, or as many as go well."""
-        for load in self.plan.loads:
-            await self._measure(load)
+        for number, load in enumerate(self.plan.loads):
+            await self._measure(load, self.limit.share(1 / (len(self.plan.loads) - number)))
             self.keep(self)
-            if self.stopped or (self.plan.sweep and self._nobody_keeps_up()):
+            if self.stopped not in (None, OUT_OF_TIME) or (self.plan.sweep and self._nobody_keeps_up()):
                 return
 
-    async def _measure(self, load: Load) -> None:
+    async def _measure(self, load: Load, limit: TimeLimit) -> None:
         await self._warm_up(load)
         measured = MeasuredLoad(load, {way.name: [] for way in self.ways})
         self.measured.append(measured)
         for number in range(load.rounds):
             for turn, slots in enumerate(_turns(load)):
+                if limit.over and measured.begun:
+                    self.stopped = OUT_OF_TIME
+                    return
                 for way in self.ways if (number + turn) % 2 == 0 else self.ways[::-1]:
                     await self._turn(way, measured, number, slots)
-                if self.stopped:
+                if self.stopped not in (None, OUT_OF_TIME):
                     return
 
     async def _warm_up(self, load: Load) -> None:
@@ -343,7 +350,7 @@ class Bench:
     def _note_failures(self, way: Way, records: Sequence[Record]) -> None:
         for record in records:
             self._failed[way.name] = 0 if record.error is None else self._failed[way.name] + 1
-            if self._failed[way.name] >= MOST_FAILURES and self.stopped is None:
+            if self._failed[way.name] >= MOST_FAILURES and self.stopped in (None, OUT_OF_TIME):
                 told = f"{MOST_FAILURES} requests in a row failed on the {way.name} side"
                 self.stopped = f"{told}, the last one with: {record.error}"
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from rich.console import Console
 from rich.table import Table
@@ -58,9 +58,21 @@ def verdict_lines(advice: Advice, language: Language) -> list[str]:
     lines = [words[verdict.outcome].format(title=title), *(say(reason, language) for reason in verdict.reasons)]
     if verdict.outcome is Outcome.USE:
         lines += [_how(verdict, language), words["up_to"].format(largest=verdict.largest_batch)]
+    lines += _grounds(advice, language)
     if verdict.command:
         lines += [words["command"], f"  {verdict.command_line}"]
     return lines
+
+
+def _grounds(advice: Advice, language: Language) -> Iterator[str]:
+    """What the figures rest on, and why that is not all that was asked for."""
+    words, outcome = SENTENCES[language], advice.validation
+    if advice.candidates:
+        pick = advice.candidates[0]
+        key, units = ("rests_on_prediction", 0) if outcome is None else ("rests_on", outcome.units * outcome.passes)
+        yield words[key].format(requests=pick.requests, rounds=pick.rounds, title=pick.title, units=units)
+    if advice.stopped is not None:
+        yield words["stopped"].format(reason=advice.stopped)
 
 
 def _print(console: Console, table: Table) -> None:

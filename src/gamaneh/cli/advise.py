@@ -11,9 +11,11 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 import typer
 
 from gamaneh.bench.advise.language import LANGUAGES, as_language
+from gamaneh.bench.time_limit import MINUTES, TimeLimit
+from gamaneh.cli.bench import exit_early, interruptible
 from gamaneh.cli.command import command
-from gamaneh.cli.option_groups import ChatFlag, JsonFlag, ModelChoice, Temperature, TopK, TopP
-from gamaneh.cli.terminal import count_bar, notices, output, print_json
+from gamaneh.cli.option_groups import ChatFlag, JsonFlag, Minutes, ModelChoice, Temperature, TopK, TopP
+from gamaneh.cli.terminal import count_bar, output, phases, print_json
 from gamaneh.errors import InvalidOption
 from gamaneh.options import SamplingParams
 
@@ -134,12 +136,15 @@ def give_advice(
         Path | None,
         typer.Option(help="Write prompts and plain answers to this file, as --traffic reads it.", show_default="none"),
     ] = None,
+    minutes: Minutes = MINUTES,
     as_json: JsonFlag = False,
 ) -> None:
-    """Should this model speculate on this machine, with what, and how far? It takes minutes; progress is shown.
+    """Should this model speculate on this machine, with what, and how far?
 
-    Exit code 1: a candidate could not be measured, and the advice is about the others.
+    Where --minutes do not suffice, fewer requests are answered. Exit code 1: a candidate could not be measured, and
+    the advice is about the others. Ctrl-C ends the run with what there is so far and exit code 130.
     """
+    limit = TimeLimit(minutes)
     spoken = as_language(language)
     check_writable("--out", out)
     check_writable("--record", record)
@@ -154,14 +159,17 @@ def give_advice(
     free = free_bytes(choose_device(model.device))
     effort = _effort(quick, candidates.largest_k)
     options = _engine(model, workload.batches)
-    target = load_target(model)
-    question = _question(target, exchanges, model, workload, sampling, candidates, effort, free)
-    advice = advise(CandidateWorkshop(target, options), question, _say, _recorder(record, exchanges))
+    with interruptible():
+        target = load_target(model)
+        question = _question(target, exchanges, model, workload, sampling, candidates, effort, free)
+        with phases(limit) as say:
+            advice = advise(CandidateWorkshop(target, options), question, say, _recorder(record, exchanges), limit)
     show(output(), advice, spoken)
     if out is not None:
         out.write_text(json.dumps(advice.to_json(), ensure_ascii=False, allow_nan=False) + "\n", encoding="utf-8")
     if as_json:
         print_json(advice.to_json())
+    exit_early(advice.stopped)
     if advice.unusable:
         raise typer.Exit(EXIT_INCOMPLETE)
 
@@ -206,7 +214,7 @@ def _recorder(path: Path | None, exchanges: Sequence[PromptAnswer]) -> Keep:
     def write(plain: PlainRecording) -> None:
         if path is not None:
             texts = [one.answer.text for one in plain.answers]
-            answered = (replace(one, answer=text) for one, text in zip(exchanges, texts, strict=True))
+            answered = (replace(one, answer=text) for one, text in zip(exchanges, texts, strict=False))
             write_traffic(path, answered)
 
     return write
@@ -282,7 +290,3 @@ def _serve(model: ModelChoice) -> tuple[str, ...]:
     if model.max_context is not None:
         options += ["--max-context", str(model.max_context)]
     return ("gamaneh", "serve", "--model", model.model, *options)
-
-
-def _say(what: str) -> None:
-    notices().print(f"measuring: {what}", style="dim")

@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.table import Table
 
+from gamaneh.bench.time_limit import MINUTES, TimeLimit
+from gamaneh.cli.bench import exit_early, interruptible
 from gamaneh.cli.command import command
-from gamaneh.cli.option_groups import ChatFlag, JsonFlag, ModelChoice, ProposerChoice, SamplingChoice
+from gamaneh.cli.option_groups import ChatFlag, JsonFlag, Minutes, ModelChoice, ProposerChoice, SamplingChoice
 from gamaneh.cli.terminal import Tick, count_bar, output, print_json
 from gamaneh.errors import InvalidOption
 
@@ -43,15 +45,18 @@ def audit_losslessness(
     sample_tokens: Annotated[int, typer.Option(min=2, help="Tokens of each draw.")] = 8,
     batch: Annotated[int, typer.Option(min=2, help="Most requests that run at once.")] = 16,
     chat: ChatFlag = None,
+    minutes: Minutes = MINUTES,
     as_json: JsonFlag = False,
 ) -> None:
-    """AuditCheck that speculation changes nothing of what the target writes, and show the evidence.
+    """Check that speculation changes nothing of what the target writes, and show the evidence.
 
     Three checks: greedy tokens equal those of plain decoding; seeded tokens do; sampled output follows the
     target's own probabilities. Each is run once more with a fault planted on purpose, which it must find.
-    Unless set, temperature is 1, drafts have 4 candidates and outputs at most 64 tokens. The exit code
-    is 0 for pass, 1 for fail, 3 when the evidence does not suffice.
+    Unless set, temperature is 1, drafts have 4 candidates and outputs at most 64 tokens. Where
+    --minutes do not suffice, fewer samples are drawn. The exit code is 0 for pass, 1 for fail, 3 when the evidence
+    does not suffice. Ctrl-C ends the run with the checks that are done and exit code 130.
     """
+    time_limit = TimeLimit(minutes)
     if proposer.plain:
         raise InvalidOption("--plain", "leaves nothing to audit", True)
     from gamaneh.bench.prompt_set import load_prompts
@@ -67,19 +72,21 @@ def audit_losslessness(
     from gamaneh.options import SpeculationOptions
 
     effort = AuditEffort(samples, sample_tokens)
-    llm = open_llm(model, proposer, max_batch=batch)
-    params = sampling.params(lambda word: llm.tokenizer.encode(word, special=False))
-    plain = llm.with_speculation(SpeculationOptions())
-    cases = [_case(llm, prompt, chat) for prompt in chosen]
-    with count_bar("auditing") as tick:
-        count = _Count(tick, effort.answers(len(cases), not params.greedy))
-        subject = Subject(plain.engine, llm.engine, cases, sampling.seed or 0, count)
-        outcome = audit(subject, params, describe_setup(llm, params, model.model), effort)
-        count.finish()
+    with interruptible():
+        llm = open_llm(model, proposer, max_batch=batch)
+        params = sampling.params(lambda word: llm.tokenizer.encode(word, special=False))
+        plain = llm.with_speculation(SpeculationOptions())
+        cases = [_case(llm, prompt, chat) for prompt in chosen]
+        with count_bar("auditing", time_limit) as tick:
+            count = _Count(tick, effort.answers(len(cases), not params.greedy))
+            subject = Subject(plain.engine, llm.engine, cases, sampling.seed or 0, count)
+            outcome = audit(subject, params, describe_setup(llm, params, model.model), effort, time_limit)
+            count.finish()
     output().print(_table(outcome))
     output().print("\n".join(_evidence(outcome)))
     if as_json:
         print_json(outcome.to_json())
+    exit_early(outcome.stopped)
     if outcome.verdict in _EXIT_CODES:
         raise typer.Exit(_EXIT_CODES[outcome.verdict])
 
@@ -154,6 +161,10 @@ def _evidence(outcome: Audit) -> Iterator[str]:
         f"{setup.proposer} for {setup.model}, k {setup.k}, {setup.dtype} on {setup.device},"
         f" {'shape-invariant' if setup.invariant else 'free shapes'}, seeds from {outcome.seed}"
     )
+    if outcome.stopped is not None:
+        seen = [check.exposure for check in outcome.checks]
+        rounds, answers = sum(one.rounds for one in seen), sum(one.outputs for one in seen)
+        yield f"partial: stopped early ({outcome.stopped}); rests on {answers} answers, {rounds} rounds"
     yield f"verdict: {outcome.verdict}"
 
 

@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from gamaneh.bench.time_limit import INTERRUPTED, MINUTES, TimeLimit
 from gamaneh.cli.bench_options import BenchServers, LoadChoice, Objectives, PromptChoice, ShortSampling, TargetChoice
 from gamaneh.cli.bench_table import report
 from gamaneh.cli.command import command
-from gamaneh.cli.option_groups import JsonFlag, ProposerChoice
+from gamaneh.cli.option_groups import JsonFlag, Minutes, ProposerChoice
 from gamaneh.cli.terminal import count_bar, notices, output, print_json
 from gamaneh.errors import InvalidOption
 
@@ -49,13 +50,15 @@ def run_bench(
     allow_unequal: Annotated[
         bool, typer.Option("--allow-unequal", help="Flag conditions that differ between the sides, and go on.")
     ] = False,
+    minutes: Minutes = MINUTES,
     as_json: JsonFlag = False,
 ) -> None:
     """Measure plain against speculative decoding: the same requests, in turns, with intervals and warnings.
 
-    Exit code 1: not everything was answered, or outputs differ that must not. Ctrl-C ends the run with what there
-    is so far and exit code 130.
+    Exit code 1: not everything was answered, or outputs differ that must not. Ctrl-C, or the end of
+    --minutes, ends the run with what there is so far; Ctrl-C with exit code 130. Loads share the minutes.
     """
+    limit = TimeLimit(minutes)
     from gamaneh.bench.answer import went_wrong
     from gamaneh.bench.conduct import rounded
 
@@ -65,9 +68,9 @@ def run_bench(
     keep = _keeper(out, csv)
     with interruptible():
         run = (
-            _in_process(plan, model, proposer, sampling, name, keep, allow_unequal=allow_unequal)
+            _in_process(plan, model, proposer, sampling, name, keep, limit, allow_unequal=allow_unequal)
             if servers is None
-            else _over_http(plan, servers, name, keep, allow_unequal=allow_unequal)
+            else _over_http(plan, servers, name, keep, limit, allow_unequal=allow_unequal)
         )
     keep(run)
     report(output(), run)
@@ -90,8 +93,6 @@ def interruptible() -> Iterator[None]:
 
 def exit_early(stopped: str | None) -> None:
     """End the program with exit code 130 if a run was interrupted."""
-    from gamaneh.bench.conduct import INTERRUPTED
-
     if stopped == INTERRUPTED:
         raise typer.Exit(EXIT_INTERRUPTED)
 
@@ -140,6 +141,7 @@ def _in_process(
     sampling: ShortSampling,
     name: str | None,
     keep: Keep,
+    limit: TimeLimit,
     *,
     allow_unequal: bool,
 ) -> Run:
@@ -152,19 +154,37 @@ def _in_process(
     contestant = Contestant(target, engine, proposer.speculation())
     title = name or f"{model.model}, {contestant.speculation.proposer}"
     models = _models(target, proposer)
-    with count_bar("measuring") as tick:
+    with count_bar("measuring", limit) as tick:
         return conduct(
-            lambda: engine_ways(contestant, plan), plan, title, models, tick, keep, allow_unequal=allow_unequal
+            lambda: engine_ways(contestant, plan),
+            plan,
+            title,
+            models,
+            tick,
+            keep,
+            allow_unequal=allow_unequal,
+            limit=limit,
         )
 
 
-def _over_http(plan: BenchPlan, servers: Servers, name: str | None, keep: Keep, *, allow_unequal: bool) -> Run:
+def _over_http(
+    plan: BenchPlan, servers: Servers, name: str | None, keep: Keep, limit: TimeLimit, *, allow_unequal: bool
+) -> Run:
     from gamaneh.bench.conduct import conduct
     from gamaneh.bench.servers import server_ways
 
     title = name or servers.url
-    with count_bar("measuring") as tick:
-        return conduct(lambda: server_ways(servers, plan), plan, title, (), tick, keep, allow_unequal=allow_unequal)
+    with count_bar("measuring", limit) as tick:
+        return conduct(
+            lambda: server_ways(servers, plan),
+            plan,
+            title,
+            (),
+            tick,
+            keep,
+            allow_unequal=allow_unequal,
+            limit=limit,
+        )
 
 
 def _largest(plan: BenchPlan) -> int:

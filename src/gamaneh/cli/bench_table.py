@@ -219,7 +219,17 @@ def _failures(run: Run) -> Iterator[str]:
     if len(run.failures) > SHOWN:
         yield f"failed: {len(run.failures) - SHOWN} more"
     if run.stopped is not None:
-        yield f"partial: stopped before its time: {run.stopped}"
+        points = run.points
+        answered = sum(point.whole.speculative.requests for point in points)
+        drafts = [point.whole.speculative.speculation for point in points]
+        rounds = sum((each.rounds if each else None) or 0 for each in drafts)
+        yield partial(run.stopped, answered, run.speculative.requests, rounds)
+
+
+def partial(stopped: str, answered: int, planned: int, rounds: int) -> str:
+    """Return what the figures of a run that stopped early rest on."""
+    counted = f", {rounds} speculative rounds" if rounds else ""
+    return f"partial: stopped early ({stopped}); rests on {answered} of {planned} requests on each side{counted}"
 
 
 def times(value: float | None) -> str:

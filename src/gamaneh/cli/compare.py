@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.table import Table
 
+from gamaneh.bench.time_limit import MINUTES, TimeLimit
 from gamaneh.cli.bench import exit_early, interruptible
 from gamaneh.cli.bench_options import CorePrompts, ShortSampling
-from gamaneh.cli.bench_table import percent, sign, times
+from gamaneh.cli.bench_table import partial, percent, sign, times
 from gamaneh.cli.command import command
-from gamaneh.cli.option_groups import ChatFlag, JsonFlag, ModelChoice, ProposerChoice
+from gamaneh.cli.option_groups import ChatFlag, JsonFlag, Minutes, ModelChoice, ProposerChoice
 from gamaneh.cli.terminal import count_bar, output, print_json
 from gamaneh.errors import InvalidOption
 
@@ -35,13 +36,15 @@ def compare_modes(
         typer.Option(min=2, help="Answer all prompts once more, this many at a time.", show_default="do not"),
     ] = None,
     chat: ChatFlag = None,
+    minutes: Minutes = MINUTES,
     as_json: JsonFlag = False,
 ) -> None:
     """Hold speculative decoding against plain: are the tokens the same, and how much sooner do they come?
 
-    Sampling without a seed takes seed 0 under the rule match, so that the outputs can be compared. Ctrl-C ends the run
-    with what there is so far and exit code 130.
+    Sampling without a seed takes seed 0 under the rule match, so that the outputs can be compared. Ctrl-C, or the end
+    of --minutes, ends the run with what there is so far; Ctrl-C with exit code 130.
     """
+    limit = TimeLimit(minutes)
     if proposer.plain:
         raise InvalidOption("--plain", "leaves nothing to compare: plain decoding is always one of the two", True)
 
@@ -54,10 +57,10 @@ def compare_modes(
     with interruptible():
         llm = open_llm(model, proposer, max_batch=batch or 1)
         params = _seeded(sampling.params(lambda word: llm.tokenizer.encode(word, special=False)), llm.speculation)
-        with count_bar("comparing") as tick:
-            outcome = compare(llm, chosen, params, model=model.model, chat=chat, batch=batch, tick=tick)
+        with count_bar("comparing", limit) as tick:
+            outcome = compare(llm, chosen, params, model=model.model, chat=chat, batch=batch, tick=tick, limit=limit)
     output().print(_table(outcome))
-    output().print("\n".join(_verdict(outcome)), markup=False)
+    output().print("\n".join(_verdict(outcome, len(chosen))), markup=False)
     if as_json:
         print_json(outcome.to_json())
     exit_early(outcome.stopped)
@@ -87,7 +90,7 @@ def _table(outcome: Comparison) -> Table:
     return table
 
 
-def _verdict(outcome: Comparison) -> Iterator[str]:
+def _verdict(outcome: Comparison, planned: int) -> Iterator[str]:
     setup = outcome.setup
     mark = "" if setup.exact else "approximate "
     if outcome.identical is None:
@@ -123,4 +126,4 @@ def _verdict(outcome: Comparison) -> Iterator[str]:
             else "~ this rule is approximate and promises no equality: the speculative outputs are other outputs"
         )
     if outcome.stopped is not None:
-        yield f"partial: stopped before its time ({outcome.stopped}); the figures are of what was answered until then"
+        yield partial(outcome.stopped, outcome.requests, planned, outcome.rounds)

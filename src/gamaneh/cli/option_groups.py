@@ -34,6 +34,12 @@ ChatFlag = Annotated[
     bool | None,
     typer.Option("--chat/--no-chat", help="Put prompts into the model's chat template.", show_default="if it has one"),
 ]
+Minutes = Annotated[
+    float,
+    typer.Option(
+        min=0, help="Most minutes of the whole run, loading included; 0 sets no limit.", rich_help_panel="Output"
+    ),
+]
 JsonFlag = Annotated[
     bool,
     typer.Option("--json", help="Put one JSON object on the last line of standard output.", rich_help_panel="Output"),

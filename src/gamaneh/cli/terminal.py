@@ -9,8 +9,10 @@ from contextlib import contextmanager
 from typing import Any
 
 from rich.console import Console
-from rich.progress import BarColumn, DownloadColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, DownloadColumn, MofNCompleteColumn, Progress, ProgressColumn, Task, TextColumn
+from rich.text import Text
 
+from gamaneh.bench.time_limit import TimeLimit
 from gamaneh.errors import InvalidRequest
 
 Tick = Callable[[int, int], None]
@@ -54,6 +56,22 @@ def _standard_input() -> str:
         raise InvalidRequest("prompt", "must be UTF-8 text", data[error.start : error.end]) from error
 
 
+class TimeLeft(ProgressColumn):
+    """The time left of a whole run: what is estimated, and never more than its limit leaves."""
+
+    def __init__(self, limit: TimeLimit) -> None:
+        super().__init__()
+        self.limit = limit
+
+    def render(self, task: Task) -> Text:
+        """Return minutes and seconds."""
+        estimate = float("inf") if task.time_remaining is None else task.time_remaining
+        seconds = min(estimate, self.limit.left)
+        if seconds == float("inf"):
+            return Text("-:-- left")
+        return Text(f"{int(seconds) // 60}:{int(seconds) % 60:02d} left")
+
+
 @contextmanager
 def byte_bar(what: str) -> Iterator[Tick]:
     """A progress bar over bytes on standard error."""
@@ -62,15 +80,23 @@ def byte_bar(what: str) -> Iterator[Tick]:
 
 
 @contextmanager
-def count_bar(what: str) -> Iterator[Tick]:
-    """A progress bar over a count of things on standard error."""
-    with _bar(what, MofNCompleteColumn()) as tick:
+def count_bar(what: str, limit: TimeLimit | None = None) -> Iterator[Tick]:
+    """A progress bar over a count of things on standard error; `limit` is that of the whole run."""
+    with _bar(what, MofNCompleteColumn(), limit) as tick:
         yield tick
 
 
 @contextmanager
-def _bar(what: str, amount: DownloadColumn | MofNCompleteColumn) -> Iterator[Tick]:
-    columns = (TextColumn("{task.description}"), BarColumn(), amount, TimeRemainingColumn())
+def phases(limit: TimeLimit) -> Iterator[Callable[[str], None]]:
+    """Lines on standard error that say what is measured, over the most time that is left of the whole run."""
+    with Progress(TextColumn("at most"), TimeLeft(limit), console=notices(), transient=True) as progress:
+        progress.add_task("", total=None)
+        yield lambda what: progress.console.print(f"measuring: {what}", style="dim")
+
+
+@contextmanager
+def _bar(what: str, amount: DownloadColumn | MofNCompleteColumn, limit: TimeLimit | None = None) -> Iterator[Tick]:
+    columns = (TextColumn("{task.description}"), BarColumn(), amount, TimeLeft(limit or TimeLimit()))
     # The time left is that of the whole: all steps so far tell it, not only the last few, which may be short ones.
     with Progress(*columns, console=notices(), speed_estimate_period=WHOLE) as progress:
         task = progress.add_task(what, total=None)

@@ -4,6 +4,7 @@ from gamaneh.bench.advise.advise_checks import CacheState, check_caches, check_f
 from gamaneh.bench.advise.recording import Answered
 from gamaneh.bench.advise.validate import fastest, ratio_of_sums, salted_units, validate
 from gamaneh.bench.advise.workload import WorkloadRequest
+from gamaneh.bench.time_limit import TimeLimit
 from gamaneh.engine.llm import LLM
 from gamaneh.errors import InvalidRequest
 from gamaneh.options import EngineOptions, SamplingParams, SpeculationOptions
@@ -31,7 +32,7 @@ def three(batch: int) -> dict[str, LLM]:
 
 @pytest.mark.parametrize("batch", [1, 2])
 def test_all_ways_answer_all_units(batch: int) -> None:
-    outcome = validate(three(batch), requests(3), PARAMS, batch, predicted=1.0)
+    outcome = validate(three(batch), requests(3), PARAMS, batch, predicted=1.0, limit=TimeLimit())
     units = 3 if batch == 1 else 4
     size = 1 if batch == 1 else 4
     assert (outcome.units, outcome.differing) == (units, 0)
@@ -47,7 +48,7 @@ def test_a_request_that_cannot_be_answered_ends_it() -> None:
     ways = three(1)
     too_long = WorkloadRequest(id="x", category="c", language="en", prompt=(1,) * 600, max_tokens=4)
     with pytest.raises(InvalidRequest, match="prompt must hold at most"):
-        validate(ways, [too_long], PARAMS, 1, predicted=1.0)
+        validate(ways, [too_long], PARAMS, 1, predicted=1.0, limit=TimeLimit())
 
 
 def test_each_pass_through_the_requests_has_its_salt() -> None:
@@ -59,7 +60,7 @@ def test_each_pass_through_the_requests_has_its_salt() -> None:
 
 
 def test_what_does_not_agree_with_the_prediction_is_run_once_more() -> None:
-    outcome = validate(three(1), requests(2), PARAMS, 1, predicted=1000.0)
+    outcome = validate(three(1), requests(2), PARAMS, 1, predicted=1000.0, limit=TimeLimit())
     assert (outcome.passes, outcome.units, outcome.agrees) == (2, 2, False)
     assert outcome.latencies["plain"].e2e.count == 4
 

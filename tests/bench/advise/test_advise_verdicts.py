@@ -179,7 +179,7 @@ def test_predictions_that_do_not_hold_give_no_verdict(monkeypatch: pytest.Monkey
     monkeypatch.setattr(
         measure,
         "time_steps",
-        lambda engine, requests, batches, depths, repeats: real(engine, requests, batches, (1,), repeats),
+        lambda engine, requests, batches, depths, *rest: real(engine, requests, batches, (1,), *rest),
     )
     steep = World(step=lambda rows, context: 1.0 if rows < 3 else 3.0, accuracy=0.9, candidate=0.0)
     advice = ask(steep)

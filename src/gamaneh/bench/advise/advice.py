@@ -95,6 +95,7 @@ class Ranked:
         by_k: expected speed-up by requests at once and draft length.
         by_category, by_language: the prediction for the requests of each, with the best draft length of all.
         differing: recorded answers that are not the plain ones.
+        requests, rounds: that were recorded.
     """
 
     title: str
@@ -115,6 +116,8 @@ class Ranked:
     by_category: dict[str, SpeedPrediction]
     by_language: dict[str, SpeedPrediction]
     differing: int
+    requests: int
+    rounds: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +127,7 @@ class Advice:
     Args:
         candidates: best first.
         validation, memory: of the first candidate; None where there is none.
+        stopped: why not everything was measured; None if it was.
     """
 
     format: str
@@ -140,6 +144,7 @@ class Advice:
     validation: Validation | None
     checklist: tuple[Line, ...]
     verdict: AdviceVerdict
+    stopped: str | None = None
 
     def to_json(self) -> dict[str, Any]:
         """Plain data, ready for `json.dumps`."""

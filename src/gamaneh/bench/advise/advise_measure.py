@@ -12,12 +12,19 @@ from gamaneh.bench.advise.predict import Predictor
 from gamaneh.bench.advise.recording import PlainRecording, Recording, record, record_plain
 from gamaneh.bench.advise.timing import RecordedSteps, RunClock, fixed, time_drafts, time_steps
 from gamaneh.bench.advise.workload import Workload
+from gamaneh.bench.time_limit import TimeLimit
 from gamaneh.core import Needs
 from gamaneh.errors import GamanehError
 from gamaneh.options import SamplingParams, SpeculationOptions
 
 Say = Callable[[str], None]
 """Called with what is about to be measured."""
+
+STEPS_SHARE = 0.25
+"""Of the time, for timing rounds without drafts."""
+
+VALIDATION_PASSES = 3
+"""Plain, fixed and served: how often the real run answers each request."""
 
 MOST_NODES = 64
 """Candidates of one request beyond which rounds are not timed: their cost is drawn on in a line."""
@@ -69,6 +76,7 @@ class Measurements:
     Args:
         batches: numbers of requests at once that are asked about.
         say: told what goes on.
+        limit: of the whole run, the validation that follows included.
     """
 
     def __init__(
@@ -79,8 +87,10 @@ class Measurements:
         batches: Sequence[int],
         effort: Effort,
         say: Say,
+        limit: TimeLimit,
     ) -> None:
         self.workload, self.params, self.batches, self.effort, self.say = workload, params, batches, effort, say
+        self.limit = limit
         self._workshop = workshop
 
     def plain(self, candidates: Sequence[Candidate | Unusable]) -> tuple[RecordedSteps, PlainRecording]:
@@ -92,24 +102,30 @@ class Measurements:
         self.say("time of a round, by requests at once and draft length")
         requests, llm = self.workload.requests, self._workshop.build(NO_PARTS, SpeculationOptions())
         depths = timed_depths(candidates, self.effort)
-        steps = time_steps(llm.engine, requests, self.batches, depths, self.effort.repeats)
+        steps = time_steps(
+            llm.engine, requests, self.batches, depths, self.effort.repeats, self.limit.share(STEPS_SHARE)
+        )
         self.say("plain answers")
         cold = self._workshop.build(NO_PARTS, SpeculationOptions())
-        return steps, record_plain(cold, requests, self.params, steps)
+        usable = sum(isinstance(one, Candidate) for one in candidates)
+        return steps, record_plain(cold, requests, self.params, steps, self.limit, usable + VALIDATION_PASSES)
 
     def proposers(
         self, candidates: Sequence[Candidate | Unusable], steps: RecordedSteps, plain: PlainRecording
     ) -> Iterator[Measured | Unusable]:
         """Each candidate; those that fail are told with their failure."""
-        for one in candidates:
+        for number, one in enumerate(candidates):
             gc.collect()  # engines of the one before may lie in reference cycles
-            yield one if isinstance(one, Unusable) else self._measured(one, steps, plain)
+            yield one if isinstance(one, Unusable) else self._measured(one, steps, plain, len(candidates) - number)
 
-    def _measured(self, one: Candidate, steps: RecordedSteps, plain: PlainRecording) -> Measured | Unusable:
+    def _measured(
+        self, one: Candidate, steps: RecordedSteps, plain: PlainRecording, to_come: int
+    ) -> Measured | Unusable:
         self.say(f"drafts of {one.title}")
         k = largest_k(one.needs, self.effort)
         try:
-            recording = record(one.llm, fixed(one.proposer, k), plain, self.params, steps)
+            share = self.limit.share(1 / (to_come + VALIDATION_PASSES))
+            recording = record(one.llm, fixed(one.proposer, k), plain, self.params, steps, share)
             self._time_drafts(one, k, recording, steps)
         except GamanehError as error:
             return Unusable(one.title, str(error))

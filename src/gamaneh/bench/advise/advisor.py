@@ -26,6 +26,7 @@ from gamaneh.bench.advise.validate import FIXED_WAY, PLAIN_WAY, SERVED_WAY, Vali
 from gamaneh.bench.advise.verdict import judge, unmeasured
 from gamaneh.bench.advise.workload import Workload
 from gamaneh.bench.machine import describe_machine
+from gamaneh.bench.time_limit import INTERRUPTED, OUT_OF_TIME, TimeLimit
 from gamaneh.engine.llm import LLM
 from gamaneh.options import SamplingParams, SpeculationOptions
 
@@ -68,40 +69,66 @@ def advise(
     question: AdviceQuestion,
     say: Say = lambda what: None,
     keep: Keep = lambda plain: None,
+    limit: TimeLimit | None = None,
 ) -> Advice:
     """Measure and conclude.
 
     Args:
         say: told what goes on.
         keep: given the plain answers as soon as they are there.
+        limit: of the whole run; None sets none. Fewer requests are answered where it would not suffice for all.
 
     Raises:
+        KeyboardInterrupt: before any candidate was measured; later it ends the run with what there is.
         GamanehError: a request cannot be answered, or an option is wrong. Candidates that fail do not raise.
     """
-    return _Advisor(workshop, question, say, keep).advice()
+    return _Advisor(workshop, question, say, keep, limit or TimeLimit()).advice()
 
 
 class _Advisor:
-    def __init__(self, workshop: CandidateWorkshop, question: AdviceQuestion, say: Say, keep: Keep) -> None:
-        self.workshop, self.question, self.say, self.keep = workshop, question, say, keep
+    def __init__(
+        self, workshop: CandidateWorkshop, question: AdviceQuestion, say: Say, keep: Keep, limit: TimeLimit
+    ) -> None:
+        self.workshop, self.question, self.say, self.keep, self.limit = workshop, question, say, keep, limit
         self.batches = tuple(sorted({*question.batches, question.batch}))
 
     def advice(self) -> Advice:
         question = self.question
         candidates = list(self.workshop.candidates(question.parts, question.only))
         measurements = Measurements(
-            self.workshop, question.workload, question.params, self.batches, question.effort, self.say
+            self.workshop, question.workload, question.params, self.batches, question.effort, self.say, self.limit
         )
         steps, plain = measurements.plain(candidates)
         self.keep(plain)
-        found = list(measurements.proposers(candidates, steps, plain))
+        stopped = None if len(plain.answers) == len(question.workload.requests) else OUT_OF_TIME
+        requests = tuple(one.request for one in plain.answers)
+        self.question = replace(question, workload=replace(question.workload, requests=requests))
+        found: list[Measured | Unusable] = []
+        try:
+            for one in measurements.proposers(candidates, steps, plain):
+                found.append(one)  # noqa: PERF402 - what is there is kept when the next one is interrupted
+        except KeyboardInterrupt:
+            if not any(isinstance(one, Measured) for one in found):
+                raise
+            stopped = INTERRUPTED
         self.say("predictions")
         context = int(np.percentile(plain.context_lengths, CONTEXT_PERCENTILE))
         pairs = [(one, self._ranked(one, context)) for one in found if isinstance(one, Measured)]
         pairs.sort(key=lambda pair: pair[1].prediction.speedup.value, reverse=True)
         unusable = tuple(one for one in found if isinstance(one, Unusable))
-        empty = self._advice(steps, plain, tuple(ranked for _, ranked in pairs), unusable)
-        return self._concluded(empty, pairs[0], plain, context) if pairs else empty
+        empty = replace(
+            self._advice(steps, plain, tuple(ranked for _, ranked in pairs), unusable),
+            stopped=stopped or (OUT_OF_TIME if any(one.requests < len(requests) for _, one in pairs) else None),
+        )
+        if not pairs:
+            return empty
+        try:
+            if stopped == INTERRUPTED:
+                raise KeyboardInterrupt
+            return self._concluded(empty, pairs[0], plain, context)
+        except KeyboardInterrupt:
+            verdict = unmeasured([Phrase("interrupted", {})])
+            return replace(empty, verdict=verdict, stopped=INTERRUPTED)
 
     def _ranked(self, one: Measured, context: int) -> Ranked:
         predictor, candidate, batch = one.predictor, one.candidate, self.question.batch
@@ -126,6 +153,8 @@ class _Advisor:
             by_category=_by_group(one, best.k, "category"),
             by_language=_by_group(one, best.k, "language"),
             differing=one.recording.differing,
+            requests=len(predictor.traces),
+            rounds=sum(len(trace.rounds) for trace in predictor.traces),
         )
 
     def _footprint(self, one: Measured, context: int) -> Footprint:
@@ -200,6 +229,7 @@ class _Advisor:
             advice,
             memory=evidence.memory,
             validation=outcome,
+            stopped=outcome.stopped or advice.stopped,
             checklist=make_checklist(evidence),
             verdict=judge(evidence, ranked.by_batch, self.question.serve),
         )
@@ -217,7 +247,7 @@ class _Advisor:
 
     def _validation(self, ways: Mapping[str, LLM], best: SpeedPrediction) -> Validation:
         requests = self.question.workload.requests
-        return validate(ways, requests, self.question.params, self.question.batch, best.speedup.value)
+        return validate(ways, requests, self.question.params, self.question.batch, best.speedup.value, self.limit)
 
 
 def _by_group(one: Measured, k: int, field: str) -> dict[str, SpeedPrediction]:

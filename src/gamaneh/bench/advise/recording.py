@@ -11,10 +11,14 @@ from gamaneh.bench.advise.costs import Cell
 from gamaneh.bench.advise.timing import RecordedSteps
 from gamaneh.bench.advise.trace import Round, Trace
 from gamaneh.bench.advise.workload import WorkloadRequest
+from gamaneh.bench.time_limit import TimeLimit
 from gamaneh.core import StepReport
 from gamaneh.engine.llm import LLM, Generation
 from gamaneh.errors import InvalidRequest
 from gamaneh.options import SamplingParams, SpeculationOptions
+
+FEWEST_ANSWERS = 2
+"""Requests that are answered however little time there is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,33 +74,55 @@ class Recording:
 
 
 def record_plain(
-    llm: LLM, requests: Sequence[WorkloadRequest], params: SamplingParams, steps: RecordedSteps
+    llm: LLM,
+    requests: Sequence[WorkloadRequest],
+    params: SamplingParams,
+    steps: RecordedSteps,
+    limit: TimeLimit,
+    passes: int,
 ) -> PlainRecording:
-    """Answer all requests, one at a time.
+    """Answer requests, one at a time: all of them, or the first ones where the time does not suffice for all.
+
+    Args:
+        passes: how often each request will be answered again before the limit.
 
     Raises:
         InvalidRequest: a request cannot be answered; the message names it.
     """
-    answers = tuple(_answers(llm, requests, params, SpeculationOptions()))
+    answers: list[Answered] = []
+    for one in _answers(llm, requests, params, SpeculationOptions()):
+        answers.append(one)
+        mean = sum(each.answer.seconds for each in answers) / len(answers)
+        if len(answers) >= FEWEST_ANSWERS and mean * (1 + passes * (len(answers) + 1)) > limit.left:
+            break
     plain_step = steps.whole.seconds(1, 0)
     measured = _seconds_per_token(answers)
     pace = plain_step / measured if measured else 1.0
     prefills = {one.request.id: one.answer.first_token_seconds * pace for one in answers}
-    return PlainRecording(answers, prefills)
+    return PlainRecording(tuple(answers), prefills)
 
 
 def record(
-    llm: LLM, speculation: SpeculationOptions, plain: PlainRecording, params: SamplingParams, steps: RecordedSteps
+    llm: LLM,
+    speculation: SpeculationOptions,
+    plain: PlainRecording,
+    params: SamplingParams,
+    steps: RecordedSteps,
+    limit: TimeLimit,
 ) -> Recording:
-    """Answer all requests with drafts of the largest length.
+    """Answer all requests with drafts of the largest length, or the first ones that the time suffices for.
 
     Raises:
         InvalidRequest: a request cannot be answered; the message names it.
     """
     requests = [one.request for one in plain.answers]
-    answers = list(_answers(llm, requests, params, speculation))
+    answers: list[Answered] = []
+    for answered in _answers(llm, requests, params, speculation):
+        answers.append(answered)
+        if limit.over and len(answers) >= FEWEST_ANSWERS:
+            break
     largest = speculation.draft_length or 0
-    pairs = zip(answers, plain.answers, strict=True)
+    pairs = zip(answers, plain.answers, strict=False)
     drafts = _draft_seconds(answers, steps)
     return Recording(
         traces=tuple(_trace(one, largest, plain.prefill_seconds[one.request.id]) for one in answers),

@@ -16,6 +16,7 @@ from statistics import median
 from gamaneh import core
 from gamaneh.bench.advise.costs import Cell, Surface
 from gamaneh.bench.advise.workload import WorkloadRequest
+from gamaneh.bench.time_limit import TimeLimit
 from gamaneh.core import BatchReport, Draft, Needs, ProposalRow, Proposer, StepReport
 from gamaneh.engine.engine import Engine
 from gamaneh.errors import InvalidOption
@@ -150,13 +151,19 @@ class RunClock:
 
 
 def time_steps(
-    engine: Engine, requests: Sequence[WorkloadRequest], batches: Sequence[int], depths: Sequence[int], repeats: int
+    engine: Engine,
+    requests: Sequence[WorkloadRequest],
+    batches: Sequence[int],
+    depths: Sequence[int],
+    repeats: int,
+    limit: TimeLimit,
 ) -> RecordedSteps:
     """Time rounds with and without candidates, all sizes in turns; the first turn warms up and is dropped.
 
     Args:
         engine: without other requests; a filler joins its proposers.
         depths: candidates of each request, beside none.
+        limit: no turn begins after it; if it ends in the first one, that one counts.
 
     Raises:
         InvalidOption: no prompt leaves room for as many rounds as it takes.
@@ -168,12 +175,17 @@ def time_steps(
     verify: dict[Cell, list[float]] = defaultdict(list)
     overheads: list[float] = []
     for turn in range(1 + repeats):
+        if turn and limit.over:
+            break
+        if turn == 1:
+            for warmed_up in (whole, verify, overheads):
+                warmed_up.clear()
         for batch, k in cells if turn % 2 else reversed(cells):
             rounds = watch.rounds(batch, _filled(k))
-            if turn and rounds:
+            if rounds:
                 whole[batch, rounds[-1].rows].append(median(one.rest_seconds for one in rounds))
                 verify[batch, rounds[-1].rows].append(median(one.verify_seconds for one in rounds))
-            if turn and k == 0:
+            if k == 0:
                 overheads += [one.overhead_seconds / batch for one in rounds]
     if not whole:
         raise InvalidOption("prompts", "must leave room for a few rounds in the model's context", engine.max_context)

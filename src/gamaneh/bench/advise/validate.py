@@ -24,6 +24,7 @@ from gamaneh.bench.advise.recording import limited
 from gamaneh.bench.advise.simulate import make_units
 from gamaneh.bench.advise.workload import WorkloadRequest
 from gamaneh.bench.result import Interval
+from gamaneh.bench.time_limit import INTERRUPTED, OUT_OF_TIME, TimeLimit
 from gamaneh.engine.llm import LLM
 from gamaneh.errors import InvalidRequest
 from gamaneh.metrics.percentiles import Percentiles, percentiles
@@ -33,6 +34,9 @@ from gamaneh.options import SamplingParams
 MOST_PASSES = 2
 """Passes through all units. The second one is run where the first does not agree with the prediction, or leaves it
 open whether there is a gain."""
+
+FEWEST_RUN = 2
+"""Units that are run however little time there is: a single one has no interval."""
 
 MOST_DEVIATION = 0.15
 """Between prediction and measurement, from which on no verdict is given."""
@@ -72,6 +76,7 @@ class Validation:
         units, passes: of one or several requests; how often all of them ran. The fastest pass of each unit counts.
         differing: answers, of either, that are not the plain ones; `answers` were compared.
         latencies: by way.
+        stopped: why fewer units ran than there are; None if all did.
     """
 
     batch: int
@@ -83,6 +88,7 @@ class Validation:
     answers: int
     differing: int
     latencies: Mapping[str, Latencies]
+    stopped: str | None = None
 
     @property
     def deviation(self) -> float:
@@ -169,25 +175,39 @@ class _Way:
 
 
 def validate(
-    ways: Mapping[str, LLM], requests: Sequence[WorkloadRequest], params: SamplingParams, batch: int, predicted: float
+    ways: Mapping[str, LLM],
+    requests: Sequence[WorkloadRequest],
+    params: SamplingParams,
+    batch: int,
+    predicted: float,
+    limit: TimeLimit,
 ) -> Validation:
-    """Answer all requests each way, alternated; once more if that settles nothing.
+    """Answer all requests each way, alternated; once more if that settles nothing and the time suffices.
 
     Args:
         ways: `plain`, `fixed` and `served`; their engines run `batch` requests at once.
+        limit: no unit begins after it, but for the first ones.
 
     Raises:
         InvalidRequest: a request cannot be answered.
+        KeyboardInterrupt: before enough was run.
     """
     running = {name: _Way(llm) for name, llm in ways.items()}
     for way in running.values():
         way.warm_up(salted_units(requests, batch)[0], params)
-    for number in range(MOST_PASSES):
-        _pass(list(running.values()), salted_units(requests, batch, number), params)
-        outcome = _outcome(running, batch, predicted)
-        if outcome.settled:
-            break
-    return outcome
+    stopped: str | None = None
+    try:
+        for number in range(MOST_PASSES):
+            began = limit.left
+            whole = _pass(list(running.values()), salted_units(requests, batch, number), params, limit)
+            stopped = None if whole else OUT_OF_TIME
+            outcome = _outcome(running, batch, predicted, stopped)
+            if outcome.settled or stopped or limit.left < began - limit.left:
+                return outcome
+    except KeyboardInterrupt:
+        _drop_unfinished(list(running.values()))
+        stopped = INTERRUPTED
+    return _outcome(running, batch, predicted, stopped)
 
 
 def salted_units(requests: Sequence[WorkloadRequest], batch: int, number: int = 0) -> list[list[Salted]]:
@@ -213,17 +233,36 @@ def ratio_of_sums(plain: Sequence[float], speculative: Sequence[float]) -> Inter
     return Interval(float(pairs[0].sum() / pairs[1].sum()), float(low), float(high))
 
 
-def _pass(ways: Sequence[_Way], units: Sequence[Sequence[Salted]], params: SamplingParams) -> None:
-    """All units, each way, in an order that turns."""
+def _pass(ways: Sequence[_Way], units: Sequence[Sequence[Salted]], params: SamplingParams, limit: TimeLimit) -> bool:
+    """All units, each way, in an order that turns; return whether the time sufficed. A second pass is not cut."""
     for way in ways:
         way.passes.append([])
     for number, unit in enumerate(units):
+        if limit.over and number >= FEWEST_RUN and len(ways[0].passes) == 1:
+            return False
         first = number % len(ways)
         for way in (*ways[first:], *ways[:first]):
             way.answer(unit, params)
+    return True
 
 
-def _outcome(running: Mapping[str, _Way], batch: int, predicted: float) -> Validation:
+def _drop_unfinished(ways: Sequence[_Way]) -> None:
+    """Forget a unit that not every way answered, and a second pass that was not whole.
+
+    Raises:
+        KeyboardInterrupt: too little is left.
+    """
+    whole = min(len(way.passes[-1]) if way.passes else 0 for way in ways)
+    for way in ways:
+        if len(way.passes) > 1:
+            way.passes.pop()
+        elif whole >= FEWEST_RUN:
+            del way.passes[-1][whole:]
+        else:
+            raise KeyboardInterrupt
+
+
+def _outcome(running: Mapping[str, _Way], batch: int, predicted: float, stopped: str | None) -> Validation:
     plain, fixed, served = (running[name] for name in (PLAIN_WAY, FIXED_WAY, SERVED_WAY))
     return Validation(
         batch=batch,
@@ -235,11 +274,12 @@ def _outcome(running: Mapping[str, _Way], batch: int, predicted: float) -> Valid
         answers=len(fixed.tokens) + len(served.tokens),
         differing=_differing(plain, fixed) + _differing(plain, served),
         latencies={name: _latencies(way.timelines) for name, way in running.items()},
+        stopped=stopped,
     )
 
 
 def _differing(plain: _Way, other: _Way) -> int:
-    return sum(one != two for one, two in zip(plain.tokens, other.tokens, strict=True))
+    return sum(one != two for one, two in zip(plain.tokens, other.tokens, strict=False))
 
 
 def _latencies(timelines: Sequence[RequestTimeline]) -> Latencies:

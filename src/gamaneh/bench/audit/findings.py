@@ -123,7 +123,7 @@ class AuditCheck:
 
 @dataclass(frozen=True, slots=True)
 class Audit:
-    """All checks of one target, proposer and sampling."""
+    """All checks of one target, proposer and sampling; `stopped` says why not all of them ended."""
 
     verdict: AuditOutcome
     checks: tuple[AuditCheck, ...]
@@ -131,6 +131,7 @@ class Audit:
     machine: Machine
     version: str
     seed: int
+    stopped: str | None = None
 
     def to_json(self) -> dict[str, Any]:
         """Plain data."""
