@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import ast
 import hashlib
 import json
 import re
+import shlex
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -44,9 +46,13 @@ PATIENCE = 60
 
 
 class ChatTokenizer(ByteTokenizer):
-    """Every conversation becomes the same prompt."""
+    """Every conversation becomes the same prompt, and is remembered."""
+
+    def __init__(self) -> None:
+        self.heard: list[list[tuple[str, str]]] = []
 
     def chat(self, messages: Sequence[Mapping[str, Any]], tools: object = None) -> list[int]:
+        self.heard.append([(each["role"], each["content"]) for each in messages])
         return PROMPT
 
 
@@ -62,6 +68,19 @@ class Voice:
         return fixed_output([*text.encode(), EOS_ID], VOCAB, len(PROMPT))(history)
 
 
+class Pausing(Voice):
+    """A voice that says some tokens of its text and waits until it may go on."""
+
+    def __init__(self, text: str, pause: int) -> None:
+        super().__init__(text)
+        self.pause, self.go_on = pause, threading.Event()
+
+    def __call__(self, history: Sequence[int]) -> Tensor:
+        if len(history) - len(PROMPT) >= self.pause:
+            assert self.go_on.wait(PATIENCE)
+        return super().__call__(history)
+
+
 class Playground:
     """A server over a scripted model, which speaks with the voice that it is given."""
 
@@ -73,11 +92,13 @@ class Playground:
         runner = ScriptedRunner(lambda history: self.voice(history), VOCAB)
         engine = scripted_engine(runner, ChatTokenizer(), proposer=proposer, speculation=speculation)
         engine.quarantine.leaves_out_slow = False  # how busy the machine is must not change what is shown
-        self.service = Service(AsyncEngine(engine), ChatTokenizer(), "scripted-model")
+        self.tokenizer = ChatTokenizer()
+        self.service = Service(AsyncEngine(engine), self.tokenizer, "scripted-model")
         self.address = ""
 
     def reset(self) -> None:
         self.voice, self.service.keys = Voice(TEXT), KeyRing()
+        self.tokenizer.heard.clear()
 
 
 class Page:
@@ -351,7 +372,24 @@ def test_charts_say_their_figures_in_words(page: Page) -> None:
     labels = [chart.get_attribute("aria-label") for chart in page.all("#charts svg")]
     rounds = sum(each["origin"] != "accepted" for each in told(page.address))
     assert [label.partition(" over ")[0] for label in labels] == ["Acceptance", "Draft length", "Tokens/s"]
-    assert all(f" over {rounds} rounds: last " in label for label in labels)
+    assert all(f" over {rounds} rounds: mean " in label for label in labels)
+
+
+def test_mean_acceptance_of_the_chart_is_that_of_the_answer(page: Page) -> None:
+    page.run()
+    assert page.find("#charts b").text == page.all(".lane .figures dd")[3].text
+
+
+def test_rounds_are_bars_and_axes_have_names(page: Page) -> None:
+    page.run()
+    assert len(page.all("#charts figure:nth-child(2) rect")) == sum(
+        each["origin"] != "accepted" for each in told(page.address)
+    )
+    assert [each.text for each in page.all("#charts text:nth-of-type(3)")] == [
+        "accepted / drafted",
+        "candidates in the draft",
+        "tokens per second",
+    ]
 
 
 def test_state_of_the_server_is_shown(page: Page) -> None:
@@ -408,8 +446,7 @@ def test_reasons_of_an_answer_change_with_the_language(page: Page) -> None:
 
 def test_what_reasons_are_made_of_is_not_shown_beside_them(page: Page) -> None:
     page.run()
-    page.find(".lane summary").click()
-    names = [each.text for each in page.all(".lane details dt")]
+    names = [each.get_attribute("textContent") for each in page.all(".lane details dt")]
     assert "reason" in names
     assert not {"code", "details"} & set(names)
 
@@ -530,3 +567,179 @@ def test_files_carry_the_policy_and_are_not_sent_twice(served: Playground) -> No
     again = httpx.get(f"{served.address}page/style.css", headers={"If-None-Match": first.headers["ETag"]})
     assert "default-src 'none'" in first.headers["Content-Security-Policy"]
     assert (first.status_code, again.status_code, again.content) == (200, 304, b"")
+
+
+def test_next_message_carries_the_conversation(page: Page, served: Playground) -> None:
+    page.find("#system").send_keys("Be brief.")
+    page.run()
+    assert page.find("#prompt").get_attribute("value") == ""
+    page.start(prompt="And now?")
+    page.until(lambda: len(served.tokenizer.heard) == 2)
+    first = [("system", "Be brief."), ("user", "Say it.")]
+    assert served.tokenizer.heard == [first, [*first, ("assistant", TEXT), ("user", "And now?")]]
+
+
+def test_asking_again_leaves_the_last_answer_out(page: Page, served: Playground) -> None:
+    page.run()
+    page.find("#again").click()
+    page.until(lambda: len(served.tokenizer.heard) == 2 and page.find("#run").is_enabled())
+    assert served.tokenizer.heard[1] == [("user", "Say it.")]
+    assert page.answer() == TEXT
+
+
+def test_new_conversation_forgets_the_old_one(page: Page, served: Playground) -> None:
+    page.run()
+    page.find("#new").click()
+    page.run()
+    assert served.tokenizer.heard[1] == [("user", "Say it.")]
+
+
+def test_refused_message_stays_in_its_field(page: Page, served: Playground) -> None:
+    with crowded(served.service):
+        page.run()
+    assert page.find("#prompt").get_attribute("value") == "Say it."
+
+
+def test_escape_stops_the_answer_and_keeps_what_came(page: Page, served: Playground) -> None:
+    served.voice = voice = Pausing(TEXT, pause=9)
+    page.start()
+    page.until(lambda: page.answer().startswith("The"))
+    assert page.find(".badge").text == "answering"
+    page.driver.switch_to.active_element.send_keys(Keys.ESCAPE)
+    page.until(lambda: page.find(".badge").text == "stopped")
+    voice.go_on.set()
+    page.until(lambda: page.find("#run").is_enabled())
+    assert TEXT.startswith(page.answer())
+    assert page.find("#status").get_attribute("textContent") == "Stopped."
+
+
+def test_answer_at_its_limit_is_marked_as_cut_off(page: Page) -> None:
+    page.fill("#max-tokens", "3")
+    page.run()
+    assert page.find(".badge").text == "cut off"
+
+
+def test_race_shows_both_clocks(page: Page) -> None:
+    page.run("#race")
+    clocks = [each.text for each in page.all(".clock")]
+    assert all(re.fullmatch(r"\d+\.\d s", clock) for clock in clocks)
+    plain, speculative = clocks
+    assert f"Plain took {plain}, speculative {speculative}." in page.find("#verdict").text
+
+
+def test_link_carries_the_settings_but_no_key(page: Page, served: Playground) -> None:
+    served.service.keys = hashed_key()
+    page.start()
+    page.until(lambda: page.find("#key").is_displayed())
+    page.find("#key").send_keys(KEY)
+    page.run()
+    page.fill("#prompt", "سلام & <b>")
+    page.fill("#temperature", "0.7")
+    page.driver.execute_script("document.querySelector('#top-p').value = '0.9'")
+    page.find("input[value='fixed']").click()
+    page.find("#copy-link").click()
+    link = page.script("location.href")
+    page.driver.get("about:blank")
+    page.driver.get(link)
+    page.until(lambda: page.find("#prompt").get_attribute("value") == "سلام & <b>")
+    assert page.script("[document.querySelector('#temperature').value, document.querySelector('#top-p').value]") == [
+        "0.7",
+        "0.9",
+    ]
+    assert page.find("#draft-length").is_enabled()
+    assert KEY not in link
+
+
+def test_broken_link_is_told_in_words(page: Page) -> None:
+    page.driver.execute_script("location.hash = '#%7Bno'")
+    page.until(lambda: "holds no settings" in page.find("#problem").text)
+
+
+def test_request_as_curl_is_one_command_with_the_whole_request(page: Page) -> None:
+    page.fill("#prompt", 'It\'s "here"\n$HOME گمانه')
+    page.find("#code summary").click()
+    page.until(lambda: page.find("#curl").text)
+    words = shlex.split(page.find("#curl").text)
+    assert words[:2] == ["curl", f"{page.address}v1/chat/completions"]
+    assert json.loads(words[-1]) == {
+        "model": "scripted-model",
+        "messages": [{"role": "user", "content": 'It\'s "here"\n$HOME گمانه'}],
+        "max_tokens": 128,
+        "temperature": 0,
+    }
+
+
+def test_request_as_python_sends_the_same(page: Page) -> None:
+    page.driver.execute_script('document.querySelector(\'#schema\').value = \'{"type": "object", "x": [true, null]}\'')
+    page.driver.execute_script("document.querySelector('#top-k').value = '5'")
+    page.fill("#prompt", 'It\'s "here"')
+    page.find("#code summary").click()
+    page.until(lambda: page.find("#python").text)
+    calls = [each for each in ast.walk(ast.parse(page.find("#python").text)) if isinstance(each, ast.Call)]
+    (create,) = [each for each in calls if ast.unparse(each.func).endswith("create")]
+    sent = {str(each.arg): ast.literal_eval(each.value) for each in create.keywords}
+    assert sent["messages"] == [{"role": "user", "content": 'It\'s "here"'}]
+    assert sent["extra_body"] == {"top_k": 5}
+    assert sent["response_format"]["json_schema"]["schema"] == {"type": "object", "x": [True, None]}
+
+
+def test_json_that_is_none_is_told_before_anything_is_sent(page: Page, served: Playground) -> None:
+    page.driver.execute_script("document.querySelector('#tools').value = '[{'")
+    page.run()
+    assert page.find("#problem").text.startswith("Tools, a JSON list must be JSON: ")
+    assert served.tokenizer.heard == []
+
+
+def test_markup_is_shown_as_text(page: Page, served: Playground) -> None:
+    markup = "<img src=x onerror=alert(1)>"
+    served.voice = Voice(markup)
+    page.start(prompt=markup)
+    page.until(lambda: page.find("#run").is_enabled())
+    page.run()
+    assert page.answer() == markup
+    assert [each.text for each in page.all("#turns p")] == [markup, markup, "Say it."]
+    assert page.all("#results img") == []
+
+
+def test_marks_are_a_line_or_a_tint_or_nothing(page: Page) -> None:
+    page.run()
+    found = {}
+    for name in ("line", "tint", "none"):
+        Select(page.find("#marks")).select_by_value(name)
+        token = page.find(".answer .accepted")
+        ground = token.value_of_css_property("background-color")
+        found[name] = (token.value_of_css_property("text-decoration-line"), ground != "rgba(0, 0, 0, 0)")
+    assert found == {"line": ("underline", False), "tint": ("none", True), "none": ("none", False)}
+
+
+def test_summary_in_persian_is_persian_but_for_names(page: Page) -> None:
+    page.open("fa")
+    page.run()
+    page.until(lambda: page.all(".facts dd"))
+    text = "\n".join(each.text for each in page.all(".facts dt, .facts dd"))
+    assert re.findall("[A-Za-z0-9]+", re.sub("\u2068.*?\u2069", "", text)) == ["KV"]
+
+
+def test_raw_values_are_folded_away(page: Page) -> None:
+    page.until(lambda: page.all("#state details"))
+    assert not page.find("#state .state").is_displayed()
+    page.find("#state summary").click()
+    assert "verify seconds" in page.find("#state .state").text
+
+
+def test_answer_is_in_view_on_a_phone(page: Page) -> None:
+    page.open(width=320)
+    page.run()
+    box = page.script("document.querySelector('.answer').getBoundingClientRect().toJSON()")
+    assert 0 <= box["top"] < 900
+
+
+def test_copied_answer_is_its_text(page: Page) -> None:
+    page.driver.execute_cdp_cmd(
+        "Browser.grantPermissions", {"permissions": ["clipboardReadWrite", "clipboardSanitizedWrite"]}
+    )
+    page.run()
+    page.find("#copy-answer").click()
+    page.until(lambda: page.find("#status").get_attribute("textContent") == "Copied.")
+    read = "navigator.clipboard.readText().then(arguments[0], (error) => arguments[0](String(error)))"
+    assert page.driver.execute_async_script(read) == TEXT

@@ -8,10 +8,14 @@ const sum = (values) => values.reduce((total, value) => total + value, 0);
 export class Answer {
   constructor() {
     this.text = "";
+    this.content = ""; // the text without the thinking
+    this.calls = []; // of tools, as far as they have come
     this.tokens = [];
     this.rounds = [];
     this.finish = null;
+    this.state = "waiting"; // answering, finished, stopped, cut, failed
     this.started = performance.now();
+    this.ended = null;
     this.first = this.last = null; // times of the first and last delivery
     this.inFirst = 0; // tokens in the first delivery
     this.open = []; // tokens of the round that has not ended yet
@@ -19,12 +23,25 @@ export class Answer {
   }
 
   /** Take in one event of the stream. Text and its tokens need not come in the same one. */
-  add({ text, tokens, speculation, finish }, now = performance.now()) {
+  add({ text, content = text, calls = [], tokens, speculation, finish }, now = performance.now()) {
     this.text += text;
+    this.content += content;
+    for (const call of calls) this.#call(call);
     this.told = speculation ?? this.told;
     this.finish = finish ?? this.finish;
     if (tokens.length) this.#time(tokens.length, now);
     for (const token of tokens) this.#take(token, now);
+  }
+
+  #call({ index, id, function: { name, arguments: words = "" } }) {
+    const call = (this.calls[index] ??= { id, type: "function", function: { name, arguments: "" } });
+    call.function.arguments += words;
+  }
+
+  /** The answer has ended, one way or another. */
+  end(state, now = performance.now()) {
+    this.state = state;
+    this.ended = now;
   }
 
   #time(count, now) {
@@ -66,6 +83,12 @@ export class Answer {
   get perRound() {
     const rounds = this.told?.rounds ?? this.rounds.length;
     return rounds ? this.tokens.length / rounds : null;
+  }
+
+  /** Seconds from the request to the end, or to now while the answer comes. */
+  get seconds() {
+    if (this.state === "waiting") return null;
+    return ((this.ended ?? performance.now()) - this.started) / 1000;
   }
 
   get secondsToFirst() {

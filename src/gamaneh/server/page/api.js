@@ -24,8 +24,13 @@ export async function read(path) {
   return (await send(path, {})).json();
 }
 
+/** The text at a path. */
+export async function readText(path) {
+  return (await send(path, {})).text();
+}
+
 /**
- * One answer of the model, streamed. Yields `{text, tokens, speculation, finish}` for each event.
+ * One answer of the model, streamed. Yields `{text, content, calls, tokens, speculation, finish}` for each event.
  * Throws a `Problem`, or an `AbortError` when the signal said so.
  */
 export async function* complete(body, signal) {
@@ -42,9 +47,10 @@ export async function* complete(body, signal) {
 function part(chunk) {
   const choice = chunk.choices[0] ?? {};
   const delta = choice.delta ?? {};
-  const text = (delta.reasoning_content ?? "") + (delta.content ?? "");
+  const content = delta.content ?? "";
+  const text = (delta.reasoning_content ?? "") + content;
   const { tokens = [], speculation = null } = chunk.gamaneh ?? {};
-  return { text, tokens, speculation, finish: choice.finish_reason ?? null };
+  return { text, content, calls: delta.tool_calls ?? [], tokens, speculation, finish: choice.finish_reason ?? null };
 }
 
 async function send(path, options) {

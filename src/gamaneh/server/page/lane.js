@@ -2,7 +2,7 @@
 
 import { complete } from "./api.js";
 import { Answer } from "./answer.js";
-import { explain } from "./state.js";
+import { account, raw } from "./summary.js";
 import { number, percent, say } from "./text.js";
 import { TokenView, make } from "./tokens.js";
 
@@ -12,6 +12,14 @@ const FIGURES = {
   figureFirst: (answer) => say("seconds", { value: number(answer.secondsToFirst, 2) }),
   figureAcceptance: (answer) => percent(answer.acceptance),
   figurePerRound: (answer) => number(answer.perRound, 2),
+};
+
+const STATES = {
+  answering: "stateAnswering",
+  finished: "stateFinished",
+  stopped: "stateStopped",
+  cut: "stateCut",
+  failed: "stateFailed",
 };
 
 export class Lane {
@@ -26,7 +34,10 @@ export class Lane {
     this.view = new TokenView(this.output, popover);
     this.why = make("details", { hidden: true });
     this.approximate = make("p", { className: "approximate", hidden: true });
-    const parts = [heading(title), this.output, this.approximate, this.#figures(), this.why];
+    this.badge = make("span", { className: "badge" });
+    this.clock = make("span", { className: "clock" });
+    const head = make("div", { className: "lane-head" }, heading(title), this.badge, this.clock);
+    const parts = [head, this.output, this.approximate, this.#figures(), this.why];
     this.element = make("div", { className: "lane" }, ...parts);
     this.show();
   }
@@ -43,15 +54,35 @@ export class Lane {
   /** Ask, and show what comes until it has ended. */
   async run(request, signal) {
     this.answer = new Answer();
-    for await (const part of complete(request, signal)) {
-      this.answer.add(part);
-      this.view.add(part.tokens);
+    this.answer.state = "answering";
+    this.output.setAttribute("aria-busy", "true");
+    try {
+      for await (const part of complete(request, signal)) {
+        this.answer.add(part);
+        this.view.add(part.tokens);
+        this.show();
+        this.onChange();
+      }
+      this.answer.end(this.answer.finish === "length" ? "cut" : "finished");
+    } catch (error) {
+      this.answer.end(signal.aborted ? "stopped" : "failed");
+      throw error;
+    } finally {
+      this.output.removeAttribute("aria-busy");
       this.show();
-      this.onChange();
     }
   }
 
+  /** How it stands with the answer, and for how long it has been made. */
+  showState() {
+    const { state, seconds } = this.answer;
+    this.badge.textContent = state === "waiting" ? "" : say(STATES[state]);
+    this.badge.dataset.state = state;
+    this.clock.textContent = seconds === null ? "" : say("seconds", { value: number(seconds, 1) });
+  }
+
   show() {
+    this.showState();
     for (const [name, figure] of Object.entries(FIGURES)) this.values[name].textContent = figure(this.answer);
     const told = this.answer.told;
     this.approximate.hidden = told?.exact !== false;
@@ -61,7 +92,7 @@ export class Lane {
   }
 
   #explain(speculation) {
-    this.why.replaceChildren(heading("why", "summary"), explain(speculation));
+    this.why.replaceChildren(heading("why", "summary"), ...account(speculation), raw(speculation));
     this.why.hidden = false;
   }
 }

@@ -18,8 +18,15 @@ export class Popover {
     this.owner = null;
     addEventListener("scroll", () => this.place(), { capture: true, passive: true });
     addEventListener("resize", () => this.hide());
-    addEventListener("keydown", (event) => event.key === "Escape" && this.hide());
+    addEventListener("keydown", (event) => this.#escape(event));
     element.addEventListener("pointerleave", () => this.hide());
+  }
+
+  /** The first Escape closes the details, and nothing else. */
+  #escape(event) {
+    if (event.key !== "Escape" || this.element.hidden) return;
+    event.preventDefault();
+    this.hide();
   }
 
   show(owner, content) {
