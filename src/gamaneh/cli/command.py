@@ -16,6 +16,8 @@ from typer.models import ParameterInfo
 from gamaneh.errors import GamanehError
 
 EXIT_ERROR = 2
+EXIT_INTERRUPTED = 130
+"""128 and the number of the signal, as shells have it."""
 
 LATE = "late"
 """Key under which fields and commands keep what finds their late options."""
@@ -68,6 +70,8 @@ def command(function: Callable[..., None]) -> Callable[..., None]:
             function(**{**values, **built})
         except GamanehError as error:
             fail(error)
+        except KeyboardInterrupt:
+            interrupted()
 
     run.__dict__["__signature__"] = inspect.Signature(sorted(unfolded, key=_has_default))
     run.__annotations__ = {parameter.name: parameter.annotation for parameter in unfolded}
@@ -80,6 +84,12 @@ def fail(error: GamanehError) -> NoReturn:
     """End the program with the error as one line on standard error, and exit code 2."""
     typer.echo(f"gamaneh: {error}", err=True)
     raise typer.Exit(EXIT_ERROR) from error
+
+
+def interrupted() -> NoReturn:
+    """End the program after Ctrl-C, with what there is so far."""
+    typer.echo("gamaneh: interrupted", err=True)
+    raise typer.Exit(EXIT_INTERRUPTED)
 
 
 def _unfold(parameter: inspect.Parameter) -> Iterator[inspect.Parameter]:

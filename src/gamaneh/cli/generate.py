@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -11,11 +11,11 @@ import typer
 
 from gamaneh.cli.command import command
 from gamaneh.cli.option_groups import JsonFlag, ModelChoice, ProposerChoice, SamplingChoice
-from gamaneh.cli.terminal import notices, output, print_json, read_prompt
+from gamaneh.cli.terminal import LiveText, notices, output, print_json, read_prompt
 from gamaneh.errors import GamanehError, InvalidOption
 
 if TYPE_CHECKING:
-    from gamaneh.core import StepOutput, StepReport, TokenLogprob
+    from gamaneh.core import Origin, StepOutput, StepReport, TokenLogprob
     from gamaneh.engine.llm import LLM
     from gamaneh.options import SamplingParams
 
@@ -110,12 +110,13 @@ def _stream(llm: LLM, ids: Sequence[int], params: SamplingParams, color: bool | 
         notices().print(legend())
     meter = Meter()
     exact = llm.speculation.rule == "auto" or is_exact(llm.speculation.rule)
-    for step in meter.watch(llm.stream(ids, params)):
-        if colored:
-            console.print(painter.paint(step.tokens, step.origins, step.text), end="")
-        else:
-            print(step.text, end="", flush=True)
-    print(flush=True)
+    try:
+        with LiveText(console, meter.live) as live:
+            for step in meter.watch(llm.stream(ids, params)):
+                live.add(painter.paint(step.tokens, step.origins, step.text) if colored else step.text)
+    except KeyboardInterrupt:
+        notices().print(meter.summary(), style="dim")
+        raise
     notices().print(meter.summary(), style="dim")
     if not exact:
         notices().print(f"The rule {llm.speculation.rule} is approximate: another text than the model's own may come.")
@@ -125,20 +126,37 @@ class Meter:
     """Counts and times a stream."""
 
     def __init__(self) -> None:
-        self.tokens = self.rounds = 0
+        self.tokens = self.rounds = self.accepted = 0
         self._started = self._first = self._last = time.perf_counter()
 
     def watch(self, steps: Iterator[StepOutput]) -> Iterator[StepOutput]:
         self._started = time.perf_counter()
         for step in steps:
-            self._last = time.perf_counter()
-            if self.tokens == 0:
-                self._first = self._last
-            self.tokens += len(step.emitted)
-            self.rounds += bool(step.emitted)
+            self.count(step.emitted)
             if step.error is not None:
                 raise GamanehError(step.error)
             yield step
+
+    def count(self, origins: Iterable[Origin]) -> None:
+        """Take in the tokens that a step brought."""
+        origins = tuple(origins)
+        self._last = time.perf_counter()
+        if self.tokens == 0:
+            self._first = self._last
+        self.tokens += len(origins)
+        self.rounds += bool(origins)
+        self.accepted += sum(origin == "accepted" for origin in origins)
+
+    def live(self) -> str:
+        """How it goes, in less than a line of 80 columns."""
+        now = time.perf_counter()
+        if self.tokens < 2 or self._last == self._first:
+            return f"{self.tokens} tokens, {now - self._started:.0f} s"
+        rate = (self.tokens - 1) / (self._last - self._first)
+        return (
+            f"{self.tokens} tokens, {rate:.1f} tokens/s, {self.accepted / self.tokens:.0%} of them drafted, "
+            f"{now - self._started:.0f} s"
+        )
 
     def summary(self) -> str:
         if self.tokens < 2 or self._last == self._first:

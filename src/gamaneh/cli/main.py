@@ -18,6 +18,7 @@ from gamaneh.cli.pull import pull_model
 from gamaneh.cli.refusal import Command
 from gamaneh.cli.report import report_runs
 from gamaneh.cli.serve import serve_model
+from gamaneh.cli.talk import hold_chat
 from gamaneh.cli.train import train
 from gamaneh.cli.what_if import replay_traffic
 
@@ -26,6 +27,7 @@ COMMANDS: Mapping[str, Callable[..., None]] = {
     "models": list_models,
     "generate": generate_text,
     "inspect": inspect_artifact,
+    "chat": hold_chat,
     "serve": serve_model,
     "compare": compare_modes,
     "bench": run_bench,
@@ -49,5 +51,5 @@ app.add_typer(train)
 
 
 def main() -> None:
-    """Entry point of the `gamaneh` program."""
+    """Run the command that the arguments of the program name."""
     app()

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
+from itertools import groupby
+from operator import itemgetter
 
 from rich.text import Text
 
@@ -25,6 +27,34 @@ Decode = Callable[[Sequence[int]], str]
 def legend() -> Text:
     """One line that explains the colours."""
     return Text(" ").join(Text(f" {origin} ", f"reverse {style}") for origin, style in STYLES.items())
+
+
+DRAFTER_STYLES = ("green", "cyan", "magenta", "yellow", "blue", "red")
+
+
+def paint_drafters(tokens: Sequence[tuple[str, str]], colored: bool) -> Text:
+    """The text of tokens, each accepted run marked by who drafted it.
+
+    Args:
+        tokens: text, and who drafted it; empty where nobody did.
+        colored: mark by colours with a legend; otherwise by `name[...]` around each run.
+    """
+    names = list(dict.fromkeys(name for _, name in tokens if name))
+    styles = {name: DRAFTER_STYLES[at % len(DRAFTER_STYLES)] for at, name in enumerate(names)}
+    painted = Text()
+    for name, run in groupby(tokens, key=itemgetter(1)):
+        text = "".join(piece for piece, _ in run)
+        if not name:
+            painted.append(text)
+        elif colored:
+            painted.append(text, f"underline {styles[name]}")
+        else:
+            painted.append(f"{name}[{text}]")
+    if colored and names:
+        painted.append("\n")
+        for name in names:
+            painted.append(f" {name} ", f"reverse {styles[name]}").append(" ")
+    return painted
 
 
 class Painter:

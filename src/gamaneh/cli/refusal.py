@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 from typer.core import TyperCommand
 
-from gamaneh.cli.command import LATE, fail, late_values
+from gamaneh.cli.command import LATE, fail, interrupted, late_values
 from gamaneh.errors import InvalidOption
 
 if TYPE_CHECKING:
@@ -66,6 +66,8 @@ class Command(TyperCommand):
             if refused is None:
                 raise
             fail(refused)
+        except KeyboardInterrupt:  # what is found late imports much
+            interrupted()
 
 
 def _refused(error: typer.BadParameter) -> InvalidOption | None:

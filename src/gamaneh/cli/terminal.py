@@ -6,9 +6,11 @@ import json
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from types import TracebackType
+from typing import Any, Self
 
-from rich.console import Console
+from rich.console import Console, Group
+from rich.live import Live
 from rich.progress import BarColumn, DownloadColumn, MofNCompleteColumn, Progress, ProgressColumn, Task, TextColumn
 from rich.text import Text
 
@@ -29,6 +31,58 @@ def output(color: bool | None = None) -> Console:
 def notices() -> Console:
     """Standard error."""
     return Console(stderr=True, highlight=False, soft_wrap=True)
+
+
+class LiveText:
+    """A text that grows on standard output, with a line below it that says how it goes.
+
+    Without a terminal the text is written as it comes, and there is no such line. Leaving, also by an error or Ctrl-C,
+    writes the rest of the text, takes the line away and ends the last line of the text.
+
+    Args:
+        status: says how it goes; asked several times a second.
+    """
+
+    def __init__(self, console: Console, status: Callable[[], str]) -> None:
+        self._console, self._status = console, status
+        self._line = Text()  # the part of the text behind its last line break
+        self._live: Live | None = None
+        if sys.stdout.isatty() and console.is_terminal:
+            self._live = Live(
+                get_renderable=self._render,
+                console=console,
+                transient=True,
+                refresh_per_second=8,
+                redirect_stdout=False,
+            )
+
+    def __enter__(self) -> Self:
+        if self._live is not None:
+            self._live.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: object, trace: TracebackType | None) -> None:
+        if self._live is not None:
+            self._live.stop()
+            self._console.print(self._line)
+        else:
+            print(flush=True)
+
+    def add(self, text: str | Text) -> None:
+        """Write what comes next."""
+        if self._live is None:
+            if isinstance(text, Text):
+                self._console.print(text, end="")
+            else:
+                print(text, end="", flush=True)
+            return
+        *whole, rest = (self._line + text).split("\n", allow_blank=True)
+        for line in whole:
+            self._console.print(line)
+        self._line = rest
+
+    def _render(self) -> Group:
+        return Group(self._line, Text(self._status(), style="dim", no_wrap=True, overflow="ellipsis"))
 
 
 def print_json(values: Mapping[str, Any]) -> None:
