@@ -87,6 +87,7 @@ EXAMPLES: Mapping[str, str] = {
     "pull": "gamaneh pull smollm2-135m-instruct",
     "models": "gamaneh models --json",
     "generate": "gamaneh generate --model smollm2-135m-instruct --chat -n 64 'Name three uses of a rope.'",
+    "chat": "gamaneh chat --model smollm2-135m-instruct",
     "inspect": "gamaneh inspect smollm2-135m-instruct/medusa --json",
     "serve": "gamaneh serve --model smollm2-135m-instruct --port 8000",
     "compare": "gamaneh compare --model smollm2-135m-instruct --lookup --limit 4 -n 48 --json",

@@ -17,9 +17,9 @@ from gamaneh.bench import measure
 from gamaneh.bench.answer import went_wrong
 from gamaneh.bench.result import Equality, Run, read_run
 from gamaneh.cli import session
-from gamaneh.cli.bench import EXIT_INTERRUPTED, EXIT_PARTIAL
+from gamaneh.cli.bench import EXIT_PARTIAL
 from gamaneh.cli.bench_options import CorePrompts, PromptChoice, ShortSampling
-from gamaneh.cli.command import EXIT_ERROR
+from gamaneh.cli.command import EXIT_ERROR, EXIT_INTERRUPTED
 from gamaneh.cli.main import app
 from gamaneh.engine.assembly import build_engine
 from gamaneh.engine.engine import Engine

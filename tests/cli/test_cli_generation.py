@@ -1,5 +1,6 @@
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ from gamaneh import testing
 from gamaneh.cli import session
 from gamaneh.cli.main import app
 from gamaneh.cli.option_groups import ModelChoice, ProposerChoice
+from gamaneh.core import StepOutput
 from gamaneh.engine.llm import LLM
 from gamaneh.testing import ByteTokenizer, tiny_heads
 
@@ -169,3 +171,18 @@ def test_the_demo_shows_every_scene_and_a_closing_sentence() -> None:
     assert result.stdout.count("identical: yes") == 3
     assert "The tokens were the same with and without guessing." in result.stdout
     assert list(last_json(result)) == ["quoting", "open", "heads"]
+
+
+def test_interrupted_answer_keeps_what_came_and_ends_with_130(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = LLM.stream
+
+    def broken_off(llm: LLM, *arguments: Any, **more: Any) -> Iterator[StepOutput]:
+        yield from islice(whole(llm, *arguments, **more), 3)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(LLM, "stream", broken_off)
+    result = CliRunner().invoke(app, ["generate", *TINY, *COMMON, "--plain", "Hello"])
+    assert result.exit_code == 130
+    assert "3 tokens" in result.stderr
+    assert result.stderr.endswith("gamaneh: interrupted\n")
+    assert result.stdout.strip()

@@ -13,7 +13,7 @@ import typer
 from gamaneh.bench.time_limit import INTERRUPTED, MINUTES, TimeLimit
 from gamaneh.cli.bench_options import BenchServers, LoadChoice, Objectives, PromptChoice, ShortSampling, TargetChoice
 from gamaneh.cli.bench_table import report
-from gamaneh.cli.command import command
+from gamaneh.cli.command import EXIT_INTERRUPTED, command
 from gamaneh.cli.option_groups import JsonFlag, Minutes, ProposerChoice
 from gamaneh.cli.terminal import count_bar, notices, output, print_json
 from gamaneh.errors import InvalidOption
@@ -28,9 +28,6 @@ if TYPE_CHECKING:
 
 EXIT_PARTIAL = 1
 """Exit code when something was measured, but not everything went well."""
-
-EXIT_INTERRUPTED = 130
-"""Exit code after Ctrl-C, as shells have it: 128 and the number of the signal."""
 
 
 @command
