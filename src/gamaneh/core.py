@@ -611,6 +611,7 @@ class Caps:
         trees: drafts may branch.
         rollback: the rows behind the cached tokens can be given up again; without it nothing can be verified.
         weight_bytes: what the weights take in memory.
+        own_threads: it computes on threads of its own, which those of torch would stand in the way of.
     """
 
     vocab_size: int
@@ -620,6 +621,7 @@ class Caps:
     trees: bool = True
     rollback: bool = True
     weight_bytes: int = 0
+    own_threads: bool = False
 
 
 @dataclass(frozen=True, slots=True)

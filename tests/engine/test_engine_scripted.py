@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
+import torch
 from conftest import Answer, assert_idle, drain, run
 
 from gamaneh.core import FinishReason, Needs, Origin, Request, StepReport
@@ -424,3 +426,19 @@ class TestRefusedCandidates:
         told = [len(refused) for output in result.outputs for refused in output.refused]
         assert len(told) == len(result.tokens)
         assert sum(told) == sum(report.drafted - report.survived for report in reports) > 0
+
+
+class TestThreads:
+    @pytest.mark.parametrize("own", [True, False])
+    def test_torch_computes_on_one_thread_where_the_backend_has_threads_of_its_own(self, own: bool) -> None:
+        engine = engine_for(hashed(VOCAB))
+        engine.backend.model.caps = replace(engine.backend.caps, own_threads=own)
+        usual, seen = torch.get_num_threads(), []
+        engine.observers.append(lambda report: seen.append(torch.get_num_threads()))
+        torch.set_num_threads(2)
+        try:
+            answer(engine, SamplingParams(max_tokens=4, ignore_eos=True))
+            assert torch.get_num_threads() == 2
+        finally:
+            torch.set_num_threads(usual)
+        assert set(seen) == {1 if own else 2}

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
+
+import torch
 
 from gamaneh.control.controller import Controller
 from gamaneh.control.cost import CostModel
@@ -170,17 +173,18 @@ class Engine:
 
     def step(self) -> list[StepOutput]:
         """Do one round: every scheduled request gets a prefill chunk, or emits one token or more."""
-        watch = Stopwatch(self.clock)
-        requests = self._eligible()  # who may draft, and with what
-        glimpses = self.drafting.glimpse(self.controller.wanted(requests), self._sequences, watch)  # instant drafts
-        decisions = self.controller.decide(requests, glimpses)  # how long a draft, with what, and why
-        turns = self.scheduler.schedule(decisions, self.clock())  # who runs, and how many rows
-        self.drafting.propose(turns, glimpses, watch)  # turn.draft
-        self._verify(turns, watch)  # turn.scores, turn.hidden: one forward
-        self._judge(turns)  # turn.verdict, turn.output: the rule over the sampled rows
-        self._commit(turns)  # accepted rows stay, the rest is freed
-        self._learn(turns, watch)  # survival, costs, reports
-        return self._deliver(turns, watch)  # outputs out, finished requests leave
+        with _torch_threads(self.backend.caps.own_threads):
+            watch = Stopwatch(self.clock)
+            requests = self._eligible()  # who may draft, and with what
+            glimpses = self.drafting.glimpse(self.controller.wanted(requests), self._sequences, watch)  # instant drafts
+            decisions = self.controller.decide(requests, glimpses)  # how long a draft, with what, and why
+            turns = self.scheduler.schedule(decisions, self.clock())  # who runs, and how many rows
+            self.drafting.propose(turns, glimpses, watch)  # turn.draft
+            self._verify(turns, watch)  # turn.scores, turn.hidden: one forward
+            self._judge(turns)  # turn.verdict, turn.output: the rule over the sampled rows
+            self._commit(turns)  # accepted rows stay, the rest is freed
+            self._learn(turns, watch)  # survival, costs, reports
+            return self._deliver(turns, watch)  # outputs out, finished requests leave
 
     def snapshot(self) -> SpeculationSnapshot:
         """What speculation is doing, in words and numbers; to be taken between two steps."""
@@ -312,3 +316,20 @@ class Engine:
         for sequence in self.scheduler.running:
             length = self.backend.length(sequence.request_id)
             assert length == sequence.cached_len, f"{sequence.request_id}: {sequence.cached_len} tokens, not {length}"
+
+
+@contextmanager
+def _torch_threads(alone: bool) -> Iterator[None]:
+    """With `alone`, let torch compute on this thread only.
+
+    Threads of torch wait for work by turning, and so take the cores from the threads of the backend; and each call of
+    torch waits in turn for a thread that gets no core.
+    """
+    usual = torch.get_num_threads()
+    if alone:
+        torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        if alone:
+            torch.set_num_threads(usual)

@@ -45,7 +45,12 @@ class CompiledRunner:
         self._per_block = block_size // BLOCK
         config = decoder.config
         self.caps = Caps(
-            config.vocab_size, config.max_context, config.num_layers, invariant=True, weight_bytes=decoder.nbytes()
+            config.vocab_size,
+            config.max_context,
+            config.num_layers,
+            invariant=True,
+            weight_bytes=decoder.nbytes(),
+            own_threads=True,
         )
 
     @torch.inference_mode()
