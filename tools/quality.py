@@ -33,7 +33,7 @@ import gamaneh
 from gamaneh.backends.compiled.compiled_decoder import CompiledDecoder, FedSpan, Weights
 from gamaneh.backends.compiled.pages import Pages
 from gamaneh.backends.compiled.rounding import rounded
-from gamaneh.backends.compiled.stored_weights import stored_weights
+from gamaneh.backends.compiled.stored_weights import rounded_kind, stored_weights
 from gamaneh.backends.compiled.vectors import BLOCK
 from gamaneh.backends.compiled.workers import usable_cores
 from gamaneh.bench.machine import describe_machine
@@ -172,11 +172,14 @@ def compared(text: str, side: str, windows: Windows, found: Sequence[Tensor], ex
 def rounded_anew(weights: Weights, kind: str) -> Weights:
     """The numbers that weights stand for, rounded to another format: as if they had been floats."""
 
-    def again(part: StoredTensor) -> StoredTensor:
-        return rounded(from_floats(part.expand()), kind, pool)
+    def again(name: str, part: StoredTensor) -> StoredTensor:
+        return rounded(from_floats(part.expand()), rounded_kind(name, kind), pool)
 
     with ThreadPoolExecutor(usable_cores()) as pool:
-        return {name: tuple(map(again, each)) if isinstance(each, tuple) else each for name, each in weights.items()}
+        return {
+            name: tuple(again(name, part) for part in each) if isinstance(each, tuple) else each
+            for name, each in weights.items()
+        }
 
 
 def measure(

@@ -93,3 +93,20 @@ def test_steps_are_compiled_ahead_so_that_loading_compiles_nothing(tmp_path, mon
 
 def test_what_cannot_be_opened_is_not_compiled_ahead(tmp_path):
     assert not compile_ahead(tmp_path / "absent.gguf")
+
+
+@pytest.mark.parametrize(("weights", "told"), [("auto", True), ("stored", False), ("int8", False)])
+def test_large_float_weights_are_told_to_be_slow_unless_they_were_asked_for(
+    weights, told, tmp_path, caplog, monkeypatch
+):
+    monkeypatch.setattr("gamaneh.backends.choose.HINT_BYTES", 1000)
+    draft = as_gguf(hf_model("llama 2"), "llama")
+    draft.metadata |= byte_level()
+    with caplog.at_level(logging.WARNING):
+        load(draft.write(tmp_path / "tiny.gguf"), backend="compiled", precision=Precision(weights=weights))
+    assert ("GB of float32; --weights int8 reads less and is faster" in caplog.text) == told
+
+
+def test_weights_that_the_backend_does_not_have_are_refused_before_anything_is_read():
+    with pytest.raises(InvalidOption, match="rounds them, asked for is float32, got 'compiled'"):
+        load("no such model", backend="compiled", precision=Precision(weights="float32"), device="cpu")

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import pytest
+from under_test import BACKENDS, running
 
 from gamaneh.core import FinishReason, Request, StepOutput
 from gamaneh.engine.engine import Engine
@@ -59,3 +60,16 @@ def assert_idle(engine: Engine) -> None:
 def draft_length(request: pytest.FixtureRequest) -> int:
     value: int = request.param
     return value
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Equivalence tests run over each backend."""
+    if metafunc.module.__name__.startswith("test_equivalence"):
+        metafunc.fixturenames.append("backend_under_test")
+        metafunc.parametrize("backend_under_test", BACKENDS, indirect=True)
+
+
+@pytest.fixture
+def backend_under_test(request: pytest.FixtureRequest) -> Iterator[None]:
+    with running(request.param):
+        yield

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import cache
 from typing import Any
 
 import torch
 from conftest import assert_idle, run
 from torch.nn import functional as F
+from under_test import kept, tiny_model
 
+from gamaneh import testing
 from gamaneh.core import StepReport
 from gamaneh.engine.assembly import build_engine
 from gamaneh.engine.engine import Engine
@@ -22,7 +23,6 @@ from gamaneh.kv.placing import Placed
 from gamaneh.models.loading import LoadedModel
 from gamaneh.models.runner import DecoderRunner
 from gamaneh.options import EngineOptions, SamplingParams, SpeculationOptions
-from gamaneh.testing import tiny_model
 
 TEXT = b"the cat sat on the mat and the cat sat on the hat; "
 PROMPTS = {"a": list(TEXT * 2), "b": list(TEXT[:9]), "c": [7], "d": list(TEXT * 3)[5:130]}
@@ -59,7 +59,7 @@ def engine_for(
     return build_engine(tiny_model(family, dtype=dtype), None, speculation, options, heads=[heads] if heads else [])
 
 
-@cache
+@kept
 def plain_outputs(family: str, temperature: float, dtype: torch.dtype = torch.float32) -> Mapping[str, list[int]]:
     """Each prompt alone, in one piece, without speculation."""
     return {
@@ -86,10 +86,10 @@ def watch(engine: Engine) -> list[StepReport]:
     return reports
 
 
-@cache
+@kept
 def learned_heads(family: str, kind: str, **shape: Any) -> Artifact:
     """Heads that know the greedy outputs of some prompts by heart."""
-    target = tiny_model(family)
+    target = testing.tiny_model(family)  # heads are trained on torch
     texts = [[*PROMPTS[name], *plain_outputs(family, 0.0)[name]] for name in KNOWN]
     torch.manual_seed(0)
     heads = HEAD_KINDS[kind].blank(shape, target, None)

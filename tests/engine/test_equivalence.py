@@ -5,23 +5,20 @@ Shape-invariant execution makes the logits the same bits, so that nothing less t
 
 from __future__ import annotations
 
-from functools import cache
-
 import pytest
 import torch
 from conftest import assert_idle, run
+from under_test import kept, tiny_model
 
-from gamaneh.backends.paged import PagedBackend
+from gamaneh.backends.choose import backend_for
 from gamaneh.core import StepReport
 from gamaneh.engine.assembly import assemble
 from gamaneh.engine.engine import Engine
-from gamaneh.kv import BlockPool, KVCache, KVManager
 from gamaneh.models.loading import LoadedModel
-from gamaneh.models.runner import DecoderRunner
 from gamaneh.options import EngineOptions, SamplingParams, SpeculationOptions
 from gamaneh.proposers.recipe import Ingredients, ReadyModel
 from gamaneh.proposers.registry import build_proposers
-from gamaneh.testing import TINY_CONFIGS, ByteTokenizer, tiny_model
+from gamaneh.testing import TINY_CONFIGS, ByteTokenizer
 
 TEXT = b"the cat sat on the mat and the cat sat on the hat; "
 PROMPTS = {"a": list(TEXT * 2), "b": list(TEXT[:9]), "c": [7], "d": list(TEXT * 3)[5:130]}
@@ -29,10 +26,7 @@ DRAFT_SEEDS = {"self": 0, "hostile": 1}
 
 
 def ready(model: LoadedModel, *, num_blocks: int, invariant: bool, prefix_cache: bool) -> ReadyModel:
-    config, decoder = model.config, model.decoder
-    kv_cache = KVCache(config.num_layers, num_blocks, 16, config.num_kv_heads, config.head_dim, decoder.dtype)
-    manager = KVManager(BlockPool(num_blocks, 16, prefix_cache=prefix_cache), kv_cache)
-    return ReadyModel(model, PagedBackend(DecoderRunner(decoder, kv_cache, invariant=invariant), manager))
+    return ReadyModel(model, backend_for(model, num_blocks, 16, invariant=invariant, prefix_cache=prefix_cache))
 
 
 def engine_for(
@@ -67,7 +61,7 @@ def params_for(temperature: float, seed: int) -> SamplingParams:
     return SamplingParams(temperature=temperature, seed=seed, max_tokens=48, ignore_eos=True)
 
 
-@cache
+@kept
 def plain_outputs(family: str, temperature: float, dtype: torch.dtype) -> dict[str, list[int]]:
     """Each prompt alone, in one piece, without speculation."""
     return {

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import cache
 
 import pytest
 import torch
 from conftest import assert_idle, run
 from small_tokenizers import byte_level, sentence_piece
 from test_equivalence import ready
+from under_test import kept, tiny_model
 
 from gamaneh.backends.paged import PagedBackend
 from gamaneh.core import Request, StepReport
@@ -22,7 +22,7 @@ from gamaneh.models.tokenizer import Tokenizer
 from gamaneh.options import EngineOptions, SamplingParams, SpeculationOptions
 from gamaneh.proposers.recipe import Ingredients, ReadyModel
 from gamaneh.proposers.registry import build_proposers
-from gamaneh.testing import TINY_CONFIGS, PieceTokenizer, Script, ScriptedRunner, tiny_model
+from gamaneh.testing import TINY_CONFIGS, PieceTokenizer, Script, ScriptedRunner
 
 LETTERS = [chr(byte) for byte in range(128)]
 OURS = PieceTokenizer(
@@ -36,7 +36,7 @@ TEXTS = {"a": "the cat sat on the mat; " * 4, "b": "سلام 👋 the", "c": " "
 BRIDGES = ("text", "vocabulary", "auto")
 
 
-@cache
+@kept
 def model(
     tokenizer: PieceTokenizer | Tokenizer, family: str, dtype: torch.dtype, seed: int, context: int = 2048
 ) -> LoadedModel:
@@ -110,7 +110,7 @@ def outputs(engine: Engine, names: str, temperature: float, length: int = 40) ->
     return {name: result.tokens for name, result in results.items()}
 
 
-@cache
+@kept
 def plain(
     temperature: float,
     family: str = "llama",
@@ -203,7 +203,7 @@ def test_sentence_piece_and_byte_level_tokenizers(target, draft, bridge: str, k:
     assert outputs(engine, "abd", temperature, 24) == expected("abd", temperature, target=ours, length=24)
 
 
-@cache
+@kept
 def _tokenizer(make) -> Tokenizer:
     return make()
 

@@ -6,13 +6,13 @@ CASES kinds 03, 25, 31, 35 and 37: drafts accepted to the end, caches that lost 
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import cache
 from typing import Any
 
 import pytest
 import torch
 from conftest import run
 from heads_engine import PROMPTS, TEXT, expected, learned_heads, outputs, params_for, watch
+from under_test import kept, tiny_model
 
 from gamaneh.control.survival import DraftSource
 from gamaneh.core import Use
@@ -20,7 +20,7 @@ from gamaneh.engine.assembly import build_engine
 from gamaneh.engine.engine import Engine
 from gamaneh.heads.artifact import Artifact
 from gamaneh.options import EngineOptions, SamplingParams, SpeculationOptions
-from gamaneh.testing import TINY_CONFIGS, tiny_heads, tiny_model
+from gamaneh.testing import TINY_CONFIGS, tiny_heads
 
 METHODS: dict[str, tuple[str, dict[str, Any]]] = {
     "eagle": ("eagle", {"depth": 3}),
@@ -37,7 +37,7 @@ _OPTIONS: dict[str, dict[str, Any]] = {
 LONG = list(TEXT * 5)
 
 
-@cache
+@kept
 def heads(method: str, family: str = "llama", *, known: bool = True) -> Artifact | None:
     """Heads that know some texts by heart, or random ones; None where the target's own head is used."""
     kind, shape = METHODS[method]

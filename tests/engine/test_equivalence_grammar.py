@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from functools import cache
 
 import pytest
 import torch
@@ -12,6 +11,7 @@ from conftest import Answer
 from jsonschema import validate
 from test_equivalence import engine_for
 from test_grammar_decoding import GivesUp, Request, answers
+from under_test import kept
 
 from gamaneh.core import AUTO, FinishReason, ReasonCode, StepReport
 from gamaneh.engine.engine import Engine
@@ -35,7 +35,7 @@ TO_THE_END = {**{ord(blank): -8.0 for blank in " \n\r\t"}, ord(","): 3.0, ord("]
 PROPOSERS = ("grammar", AUTO, "portfolio")
 
 
-@cache
+@kept
 def grammar(frame: Frame | None = None) -> Grammar:
     return Grammar.from_json_schema(SCHEMA, ByteTokenizer(), frame=frame)
 
@@ -53,7 +53,7 @@ def requests_for(count: int, temperature: float) -> dict[str, Request]:
     }
 
 
-@cache
+@kept
 def plain(count: int, temperature: float) -> dict[str, Answer]:
     return answers(engine_for("llama", "none", torch.float32), requests_for(count, temperature))
 

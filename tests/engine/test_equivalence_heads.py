@@ -12,11 +12,12 @@ import pytest
 import torch
 from conftest import run
 from heads_engine import PROMPTS, chains_only, engine_for, expected, learned_heads, outputs, params_for, watch
+from under_test import tiny_model
 
 from gamaneh.control.survival import DraftSource
 from gamaneh.heads.artifact import Artifact
 from gamaneh.options import SamplingParams
-from gamaneh.testing import TINY_CONFIGS, tiny_heads, tiny_model
+from gamaneh.testing import TINY_CONFIGS, tiny_heads
 
 HEADS: dict[str, tuple[str, dict[str, Any]]] = {
     "medusa": ("medusa", {"depth": 3}),

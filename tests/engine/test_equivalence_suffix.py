@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import cache
 from typing import Any
 
 import pytest
@@ -12,6 +11,7 @@ from conftest import assert_idle, drain, run
 from heads_engine import learned_heads
 from test_distribution import CELLS, TARGET, p_values
 from test_equivalence import PROCESSORS, PROMPTS, TEXT, params_for, ready
+from under_test import kept, tiny_model
 
 from gamaneh.backends.paged import PagedBackend
 from gamaneh.core import Request, StepReport
@@ -25,7 +25,7 @@ from gamaneh.proposers.recipe import Ingredients
 from gamaneh.proposers.registry import build_proposers
 from gamaneh.proposers.suffix import SuffixProposer
 from gamaneh.proposers.suffix_store import SharedStore
-from gamaneh.testing import TINY_CONFIGS, ByteTokenizer, ScriptedRunner, constant, tiny_model
+from gamaneh.testing import TINY_CONFIGS, ByteTokenizer, ScriptedRunner, constant
 
 PROPOSERS = ("suffix", "portfolio")
 LONG = list(TEXT * 5)
@@ -57,7 +57,7 @@ def engine_for(
     )
 
 
-@cache
+@kept
 def plain(family: str, temperature: float, dtype: torch.dtype = torch.float32) -> Mapping[str, list[int]]:
     """Each prompt alone, in one piece, without speculation."""
     prompts = {**PROMPTS, "long": LONG}

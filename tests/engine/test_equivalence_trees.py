@@ -6,6 +6,7 @@ import pytest
 import torch
 from conftest import assert_idle, run
 from test_equivalence import DRAFT_SEEDS, PROMPTS, expected, params_for, ready
+from under_test import tiny_model
 
 from gamaneh.core import StepReport
 from gamaneh.engine.assembly import assemble
@@ -13,7 +14,7 @@ from gamaneh.engine.engine import Engine
 from gamaneh.options import EngineOptions, SpeculationOptions
 from gamaneh.proposers.recipe import Ingredients
 from gamaneh.proposers.registry import build_proposers
-from gamaneh.testing import TINY_CONFIGS, ByteTokenizer, tiny_model
+from gamaneh.testing import TINY_CONFIGS, ByteTokenizer
 
 
 def engine_for(

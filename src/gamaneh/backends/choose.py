@@ -28,6 +28,12 @@ ROUNDED = ("int8", "int4")
 """Weights that only the compiled backend has."""
 
 
+HINT_BYTES = 500_000_000
+"""Float weights from so many bytes on are worth a hint that rounded ones are faster."""
+
+_FLOATS = {"float32", "bfloat16", "float16"}
+
+
 def load(
     model: str | Path | OpenModel,
     *,
@@ -211,6 +217,10 @@ def _load_compiled(
     from gamaneh.backends.compiled.stored_weights import stored_weights
 
     opened = model if isinstance(model, OpenModel) else loading.open_model(model, role=role)
+    if precision.weights == "auto" and opened.tensors.nbytes >= HINT_BYTES and set(opened.tensors.formats) <= _FLOATS:
+        read = f"each token reads {opened.tensors.nbytes / 1e9:.1f} GB of {', '.join(opened.tensors.formats)}"
+        option = "--weights" if role is TARGET else "--draft-weights"
+        LOGGER.warning("%s %s: %s; %s int8 reads less and is faster", role.title, opened.name, read, option)
     foreign = [name for name in opened.tensors.formats if name in REQUANTISED]
     if foreign:
         rule = "is rounded to int8 in groups of 32, since there are no compiled products for it"

@@ -36,11 +36,11 @@ def stored(values: Tensor, fmt: str) -> StoredTensor:
     return from_floats(floats)
 
 
-def compiled_weights(config: DecoderConfig, fmt: str) -> tuple[Weights, dict[str, Tensor]]:
+def compiled_weights(config: DecoderConfig, fmt: str, seed: int = 0) -> tuple[Weights, dict[str, Tensor]]:
     """Return random weights in a format, query, key and value apart, and the float32 numbers that they stand for."""
     ours: dict[str, tuple[StoredTensor, ...] | np.ndarray] = {}
     same: dict[str, Tensor] = {}
-    for name, values in tiny_weights(config).items():
+    for name, values in tiny_weights(config, seed=seed).items():
         if values.ndim == 1:
             ours[name], same[name] = values.numpy(), values
             continue
@@ -73,8 +73,20 @@ def span(tokens: Sequence[int], start: int, stop: int, *, sequence: int = 0, par
     return FedSpan(list(tokens[start:stop]), start, blocks_of(sequence), list(parents), logit_rows=stop - start)
 
 
-def compiled_model(family: str = "llama", fmt: str = "int8") -> LoadedModel:
+def compiled_model(
+    family: str = "llama",
+    fmt: str = "int8",
+    *,
+    seed: int = 0,
+    config: DecoderConfig | None = None,
+    instructions: str = "auto",
+) -> LoadedModel:
     """Return a tiny model with a byte tokenizer, as if it had been loaded for the compiled backend."""
-    model = tiny_model(family)
-    weights, _ = compiled_weights(model.config, fmt)
-    return replace(model, decoder=StoredDecoder(model.config, weights, compiled_decoder(family, fmt)))
+    model = tiny_model(family, seed=seed, config=config)
+    return replace(model, decoder=_stored_decoder(model.config, fmt, seed, instructions))
+
+
+@cache
+def _stored_decoder(config: DecoderConfig, fmt: str, seed: int, instructions: str) -> StoredDecoder:
+    weights, _ = compiled_weights(config, fmt, seed)
+    return StoredDecoder(config, weights, CompiledDecoder(config, weights, instructions=instructions, threads=2))

@@ -16,9 +16,11 @@ PROMPTS = ["hello hello hello world hello", "abc abc abc abc ", "one two three f
 PARAMS = [SamplingParams(max_tokens=40), SamplingParams(max_tokens=40, temperature=0.8, seed=3)]
 
 
-def tokens(proposer, params, *, family="llama", draft=None, options=None, **more):
+def tokens(proposer, params, *, family="llama", draft=None, options=None, instructions="auto", **more):
     speculation = SpeculationOptions(proposer=proposer, **({} if proposer == "none" else {"draft_length": 4, **more}))
-    llm = LLM(compiled_model(family), draft_model=draft, speculation=speculation, options=options)
+    llm = LLM(
+        compiled_model(family, instructions=instructions), draft_model=draft, speculation=speculation, options=options
+    )
     answers = llm.generate(PROMPTS, params)
     llm.engine.backend.check_integrity()
     return [answer.tokens for answer in answers]
@@ -62,3 +64,13 @@ def test_blocks_hold_a_multiple_of_16_tokens():
     assert tokens("lookup", PARAMS[0], options=EngineOptions(block_size=32)) == tokens("lookup", PARAMS[0])
     with pytest.raises(InvalidOption, match="must be a multiple of 16 for the compiled backend, got 8"):
         tokens("none", PARAMS[0], options=EngineOptions(block_size=8))
+
+
+@pytest.mark.parametrize("params", PARAMS, ids=["greedy", "sampled"])
+@pytest.mark.parametrize("family", ["llama", "gemma2", "qwen3"])
+@pytest.mark.parametrize("proposer", ["suffix", "draft_model"])
+@pytest.mark.parametrize("instructions", processor.available()[1:])
+def test_every_instruction_set_gives_the_tokens_of_its_own_plain_decoding(instructions, proposer, family, params):
+    draft = compiled_model(family, "int4", instructions=instructions) if proposer == "draft_model" else None
+    forced = {"family": family, "instructions": instructions}
+    assert tokens(proposer, params, draft=draft, **forced) == tokens("none", params, **forced)

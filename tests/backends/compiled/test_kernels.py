@@ -107,12 +107,17 @@ def test_scales_that_are_not_finite_are_refused(kind):
         lay_out(StoredTensor(stored.format, stored.shape, raw))
 
 
-def test_arm_code_uses_integer_dot_products():
+@pytest.mark.parametrize("kind", GGUF_FORMATS)
+def test_arm_code_of_every_format_uses_its_vectors(kind):
     target = processor.arm()
-    assembler = Assembler(target, None)
-    text = assembler.assembly([kernels.product(kind_of(random_matrix("Q4_K")), rows, target) for rows in target.rows])
-    assert text.count("sdot") > 100
-    assert "fmla" in assembler.assembly(vectors.functions(target))
+    layout = kind_of(random_matrix(kind))
+    text = Assembler(target, None).assembly([kernels.product(layout, rows, target) for rows in target.rows])
+    assert text.count("fmla" if layout.floats else "sdot") >= 8 * len(target.rows)
+
+
+def test_everything_between_the_products_is_written_for_arm():
+    target = processor.arm()
+    assert "fmla" in Assembler(target, None).assembly(vectors.functions(target))
 
 
 def test_code_is_found_again_on_disk(tmp_path):

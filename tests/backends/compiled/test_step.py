@@ -173,6 +173,19 @@ def test_a_row_gone_wrong_spoils_neither_its_neighbours_nor_who_gets_its_slots(f
     assert logits[30:].isnan().all()
 
 
+@pytest.mark.parametrize("instructions", processor.available()[1:])
+@pytest.mark.parametrize("family", TINY_CONFIGS)
+@pytest.mark.parametrize("fmt", ["float32", *ROUNDED])
+def test_every_instruction_set_fixes_the_bits_of_a_row(fmt, family, instructions):
+    decoder = compiled_decoder(family, fmt, instructions)
+    want = whole(decoder).logits
+    for chunk in (1, 3, 17):
+        pages = new_pages(decoder.config)
+        starts = range(0, 90, chunk)
+        parts = [decoder.step([span(TOKENS, at, min(at + chunk, 90))], pages).logits.clone() for at in starts]
+        assert torch.equal(torch.cat(parts), want)
+
+
 @pytest.mark.parametrize("instructions", ["avxvnni", "avx2"])
 @pytest.mark.parametrize("fmt", [*EXACT, *ROUNDED])
 def test_other_instructions_give_nearly_the_same_scores(instructions, fmt):

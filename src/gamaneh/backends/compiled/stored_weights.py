@@ -18,13 +18,18 @@ AS_STORED = "stored"
 """Asks for the formats of the file."""
 
 
+def rounded_kind(name: str, weights: str) -> str:
+    """What a matrix is rounded to: embedding and output matrix to int8 at least, where 4 bits cost most."""
+    return "int8" if weights == "int4" and name in ("embedding", "head") else weights
+
+
 def stored_weights(
     tensors: ModelTensors, weights: str = AS_STORED, progress: Callable[[int, int], None] | None = None
 ) -> Weights:
     """Return matrices as their file keeps them, norms and biases as float32.
 
     Args:
-        weights: `int8` or `int4` rounds float matrices; anything else leaves them.
+        weights: `int8` or `int4` rounds float matrices, see `rounded_kind`; anything else leaves them.
         progress: called with the number of tensors done and their total.
 
     Raises:
@@ -36,10 +41,8 @@ def stored_weights(
             if len(shape) == 1:
                 found[name] = tensors.dense(name, torch.float32).numpy()
             else:
-                found[name] = tuple(
-                    rounded(tensor, weights, pool) if weights in QUANTISED else tensor
-                    for tensor in tensors.stored(name)
-                )
+                stored, kind = tensors.stored(name), rounded_kind(name, weights)
+                found[name] = tuple(rounded(each, kind, pool) for each in stored) if kind in QUANTISED else stored
             if progress is not None:
                 progress(done, len(tensors.shapes))
     return found
