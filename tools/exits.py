@@ -12,10 +12,11 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
+from gamaneh.backends.choose import load
 from gamaneh.bench.machine import describe_machine
 from gamaneh.errors import GamanehError, InvalidOption
-from gamaneh.models.loading import DTYPES, LoadedModel, load
-from gamaneh.options import Precision
+from gamaneh.models.loading import LoadedModel
+from gamaneh.options import WEIGHTS, Precision
 from gamaneh.proposers.exit_choice import ExitMeasure, best_exit, measure_exits
 
 EXIT_ERROR = 2
@@ -63,7 +64,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m tools.exits", description=__doc__)
     parser.add_argument("model", help="a folder, a GGUF file, or a name of the catalogue")
     parser.add_argument("--layers", nargs="+", type=int, default=[], help="default: some, spread over all")
-    parser.add_argument("--weights", choices=["auto", *DTYPES], default="auto")
+    parser.add_argument("--weights", choices=WEIGHTS, default="auto")
     return parser
 
 

@@ -18,6 +18,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 
+from gamaneh.backends.choose import load
 from gamaneh.bench.answer import differs
 from gamaneh.bench.engines import Contestant, EngineClient, describe_engine
 from gamaneh.bench.machine import describe_machine
@@ -30,8 +31,8 @@ from gamaneh.core import AUTO
 from gamaneh.engine.assembly import build_engine
 from gamaneh.engine.async_engine import AsyncEngine
 from gamaneh.errors import GamanehError, InvalidOption
-from gamaneh.models.loading import DTYPES, LoadedModel, load
-from gamaneh.options import EngineOptions, Precision, SamplingParams, SpeculationOptions
+from gamaneh.models.loading import LoadedModel
+from gamaneh.options import WEIGHTS, EngineOptions, Precision, SamplingParams, SpeculationOptions
 
 EXIT_ERROR = 2
 CONCURRENCIES = (1, 2, 4, 8, 16)
@@ -146,7 +147,7 @@ def _told(ratio: Interval | None) -> str:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m tools.load", description=__doc__.split("\n")[0])
     parser.add_argument("--model", default="smollm2-135m-instruct", help="path or catalogue name")
-    parser.add_argument("--weights", choices=["auto", *DTYPES], default="auto")
+    parser.add_argument("--weights", choices=WEIGHTS, default="auto")
     parser.add_argument("--proposer", default=AUTO, help="default auto")
     parser.add_argument("--concurrency", nargs="+", type=int, default=list(CONCURRENCIES), metavar="N")
     parser.add_argument("--categories", nargs="+", default=["editing", "code", "chat", "persian"])

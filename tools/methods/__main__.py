@@ -16,7 +16,7 @@ from typing import Any
 from gamaneh.bench.machine import describe_machine
 from gamaneh.bench.prompt_set import Prompt, load_prompts, load_set
 from gamaneh.errors import GamanehError, InvalidOption
-from gamaneh.models.loading import DTYPES
+from gamaneh.options import WEIGHTS
 from tools.methods.entry import Entry, parse_entry
 from tools.methods.figures import TargetFigures
 from tools.methods.measure import MethodsBench
@@ -124,7 +124,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--methods", nargs="+", metavar="NAME", help="only these (default: all that the target has)")
     add("--categories", nargs="+", default=list(CATEGORIES), metavar="NAME", help=f"of {', '.join(CATEGORIES)}")
     add("--temperatures", nargs="+", type=float, default=list(usual.temperatures), help="0 is greedy")
-    add("--weights", choices=["auto", *DTYPES], default="auto", help="type of the weights")
+    add("--weights", choices=WEIGHTS, default="auto", help="type of the weights")
     add("--prompts", type=int, help=f"prompts of each category (default {usual.prompts})")
     add("--prompt-file", type=Path, help="JSON Lines file of prompts")
     add("--tokens", type=int, help=f"tokens of each answer (default {usual.tokens})")

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from gamaneh.backends.choose import load
 from gamaneh.errors import InvalidOption
 from gamaneh.heads.locate import are_heads, kind_of_heads, open_heads, shipped_heads
-from gamaneh.models.loading import DRAFT, load, resolve
+from gamaneh.models.loading import DRAFT, resolve
 from gamaneh.options import Precision
 from tools.methods.plan import Parts
 
