@@ -82,6 +82,18 @@ def load(
     return _load_compiled(model, asked, progress, role, instructions, threads)
 
 
+def check_block_size(block_size: int, precision: Precision | None, backend: str, device: str) -> None:
+    """Refuse a size that the backend does not have, before anything is loaded.
+
+    Raises:
+        InvalidOption: the compiled backend would run the model, and `block_size` is no multiple of 16.
+    """
+    if backend in ("auto", "compiled") and not why_not_compiled(precision or Precision(), device):
+        from gamaneh.backends.compiled.backend import check_blocks
+
+        check_blocks(block_size)
+
+
 def compile_ahead(model: Path) -> bool:
     """Compile the steps of a model where the compiled backend can run it; returns whether it could.
 

@@ -9,7 +9,7 @@ from copy import copy
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from gamaneh.backends.choose import load, open_for
+from gamaneh.backends.choose import check_block_size, load, open_for
 from gamaneh.core import AUTO, PLAIN, FinishReason, MaskSource, Origin, Request, StepOutput, StepReport, TokenLogprob
 from gamaneh.engine.assembly import build_engine, check_devices
 from gamaneh.engine.engine import Engine
@@ -119,6 +119,9 @@ class LLM:
         check_devices(draft_device, draft_model)
         # Everything is opened before the weights of anything are read, so that mistakes are told at once.
         check_heads(heads)
+        self.options = options or EngineOptions()
+        if not isinstance(model, LoadedModel):
+            check_block_size(self.options.block_size, precision, backend, device)
         target = _opened(model, backend, TARGET)
         draft = None if draft_model is None else _opened(draft_model, backend, DRAFT)
         self.loaded = _loaded(target, TARGET, precision, backend, device, progress)
@@ -127,7 +130,6 @@ class LLM:
         self.draft = None if draft is None else _loaded(draft, DRAFT, of_draft, backend, draft_device, progress)
         self.heads = open_heads(heads, self.loaded)
         self.speculation = speculation or SpeculationOptions(proposer=_usual_proposer(self.draft, self.heads))
-        self.options = options or EngineOptions()
         _warn_of_unused(self.speculation, self.draft, self.heads)
         self._start()
 

@@ -74,3 +74,8 @@ def test_every_instruction_set_gives_the_tokens_of_its_own_plain_decoding(instru
     draft = compiled_model(family, "int4", instructions=instructions) if proposer == "draft_model" else None
     forced = {"family": family, "instructions": instructions}
     assert tokens(proposer, params, draft=draft, **forced) == tokens("none", params, **forced)
+
+
+def test_a_size_of_blocks_that_there_is_not_is_refused_before_anything_is_loaded():
+    with pytest.raises(InvalidOption, match="block_size must be a multiple of 16 for the compiled backend, got 24"):
+        LLM("no-such-model", options=EngineOptions(block_size=24), device="cpu")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import threading
+import time
 import weakref
 
 from gamaneh.backends.compiled.workers import Workers, usable_cores
@@ -52,6 +53,20 @@ def test_threads_end_when_they_are_closed_even_by_their_own_last_task():
     workers.settle()
     helper.join(10)
     assert not helper.is_alive()
+
+
+def test_threads_use_no_processor_time_between_calls():
+    before = set(threading.enumerate())
+    workers = Workers(2)
+    (helper,) = set(threading.enumerate()) - before
+    workers.run(lambda thread: None)
+    workers.settle()
+    clock = time.pthread_getcpuclockid(helper.ident)
+    start, own = time.clock_gettime(clock), time.thread_time()
+    while time.thread_time() < own + 0.05:  # this thread works for so long
+        pass
+    assert time.clock_gettime(clock) - start < 0.005
+    workers.close()
 
 
 def test_cores_follow_the_affinity_of_the_process():

@@ -24,10 +24,18 @@ def pages_for(config: DecoderConfig, num_blocks: int, block_size: int) -> Pages:
         InvalidOption: `block_size` is no multiple of 16.
         OutOfMemory: the machine cannot hold it.
     """
-    if block_size % BLOCK:
-        raise InvalidOption("block_size", f"must be a multiple of {BLOCK} for the compiled backend", block_size)
+    check_blocks(block_size)
     blocks = (num_blocks + 1) * (block_size // BLOCK) - 1
     return Pages(config.num_layers, blocks, config.num_kv_heads, config.head_dim)
+
+
+def check_blocks(block_size: int) -> None:
+    """
+    Raises:
+        InvalidOption: `block_size` is no multiple of 16.
+    """
+    if block_size % BLOCK:
+        raise InvalidOption("block_size", f"must be a multiple of {BLOCK} for the compiled backend", block_size)
 
 
 class CompiledRunner:
