@@ -6,6 +6,7 @@ import inspect
 import json
 import re
 import textwrap
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, Field, fields, is_dataclass
 from enum import StrEnum
@@ -125,6 +126,8 @@ def api_reference() -> str:
 
 def cli_reference() -> str:
     """The whole of docs/cli.md."""
+    commands = dict(_commands("", typer.main.get_group(app)))
+    shared = _shared(commands.values())
     parts = [
         "# Command line",
         _NOTE,
@@ -132,7 +135,9 @@ def cli_reference() -> str:
         "standard output is one JSON object; its keys are listed in [metrics.md](metrics.md). "
         "Exit code 0: done. Exit code 2: something in the request, an option or a model is wrong, and one line on "
         "standard error says what.",
-        *(part for name, command in _commands("", typer.main.get_group(app)) for part in _command(name, command)),
+        "Options of several commands stand once, in the tables of [Shared options](#shared-options).",
+        *(part for name, command in commands.items() for part in _command(name, command, shared)),
+        *_shared_options(shared),
         *proposers_reference(REGISTRY.values()),
     ]
     return "\n\n".join(parts) + "\n"
@@ -307,12 +312,55 @@ def _commands(prefix: str, group: Any) -> Iterator[tuple[str, Any]]:
             yield f"{prefix}{name}", command
 
 
-def _command(name: str, command: Any) -> Iterator[str]:
+def _command(name: str, command: Any, shared: Mapping[str, Sequence[str]]) -> Iterator[str]:
+    """Its own options as a table; of shared ones, which."""
     yield f"## `gamaneh {name}`"
     yield " ".join((command.help or "").split())
     yield f"```sh\n{EXAMPLES[name]}\n```"
-    rows = [_option(parameter) for parameter in [*command.params, *command.late]]
-    yield "\n".join(["| option | value | default | meaning |", "|---|---|---|---|", *rows])
+    rows = [row for _, row in _options(command)]
+    own = [row for row in rows if not any(row in others for others in shared.values())]
+    if own:
+        yield _table(own)
+    taken = {panel: [row for row in others if row in rows] for panel, others in shared.items()}
+    told = [_taken(panel, found, shared[panel]) for panel, found in taken.items() if found]
+    if told:
+        yield f"Shared options: {'; '.join(told)}."
+
+
+def _taken(panel: str, rows: Sequence[str], whole: Sequence[str]) -> str:
+    link = f"[{panel}](#{panel.lower().replace(' ', '-')})"
+    return link if len(rows) == len(whole) else f"{link}: {', '.join(map(_flags, rows))}"
+
+
+def _flags(row: str) -> str:
+    return row.split(" | ")[0].removeprefix("| ").split(", ")[0]
+
+
+def _options(command: Any) -> Iterator[tuple[str, str]]:
+    """The panel of each option and its row of a table."""
+    for parameter in [*command.params, *command.late]:
+        yield getattr(parameter, "rich_help_panel", None) or "General", _option(parameter)
+
+
+def _shared(commands: Iterable[Any]) -> dict[str, list[str]]:
+    """Rows of options that two commands or more have, by panel."""
+    counts = Counter(entry for command in commands for entry in dict.fromkeys(_options(command)))
+    found: dict[str, list[str]] = {}
+    for (panel, row), count in counts.items():
+        if count > 1:
+            found.setdefault(panel, []).append(row)
+    return found
+
+
+def _shared_options(shared: Mapping[str, Sequence[str]]) -> Iterator[str]:
+    yield "## Shared options"
+    for panel, rows in shared.items():
+        yield f"### {panel}"
+        yield _table(rows)
+
+
+def _table(rows: Sequence[str]) -> str:
+    return "\n".join(["| option | value | default | meaning |", "|---|---|---|---|", *rows])
 
 
 def _option(parameter: Any) -> str:

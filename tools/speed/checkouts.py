@@ -1,6 +1,6 @@
 """`python -m tools.speed.checkouts OLD NEW`: is decoding as fast as it was? Two checkouts, alternated.
 
-They take turns request by request, each in a process of its own, from its own `src`. Ratio above 1: the new one is faster.
+They take turns request by request, each in an own process from its own `src`. Ratio above 1: the new one is faster.
 
     seconds per token   (seconds of the answer - seconds to the first token) / (tokens - 1)
     ratio               old / new seconds per token of the same request; geometric mean over rounds, then over
