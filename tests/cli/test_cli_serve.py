@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Iterator
 from dataclasses import fields
 from pathlib import Path
@@ -22,6 +24,7 @@ from gamaneh.server.server_options import ServerOptions
 from gamaneh.server.service import Service
 
 DIGEST = "ab" * 32
+REAL_OPEN = session.open_engine
 
 
 class Opened:
@@ -36,7 +39,7 @@ class Opened:
 def opened(monkeypatch: pytest.MonkeyPatch) -> Iterator[Opened]:
     opened = Opened()
 
-    def open_tiny(model: Any, proposer: Any, **limits: Any) -> Any:
+    def open_tiny(model: Any, proposer: Any, bar: Any, **limits: Any) -> Any:
         loaded = testing.tiny_model()
         return loaded, build_engine(loaded, None, proposer.speculation(), model.engine(**limits))
 
@@ -144,3 +147,42 @@ def test_a_key_that_is_no_hash_is_refused_and_not_repeated(key: str) -> None:
 def test_an_engine_that_failed_ends_the_process_with_an_error(opened: Opened) -> None:
     opened.healthy = False
     serve("--model", "tiny", status=1)
+
+
+def log_lines(text: str) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in text.splitlines()]
+
+
+@pytest.mark.parametrize("flags", [["--api-key", "alice"], ["--draft-length", "999"]])
+def test_a_start_that_fails_is_a_line_of_the_log(flags: list[str]) -> None:
+    (line,) = log_lines(serve("--model", "tiny", *flags, status=2).stderr)
+    assert (line["level"], line["message"]) == ("error", "cannot start")
+    assert line["error"].startswith(("api_key must be", "draft_length must be"))
+
+
+class TestOpening:
+    """The models themselves are tiny here; what is told while they are opened is real."""
+
+    @pytest.fixture(autouse=True)
+    def tiny(self, monkeypatch: pytest.MonkeyPatch, opened: Opened) -> None:
+        monkeypatch.setattr(session, "open_engine", REAL_OPEN)
+        monkeypatch.setattr(session, "open_for", lambda model, backend, role=None: Path(model))
+        monkeypatch.setattr(session, "load", lambda model, **options: testing.tiny_model())
+
+    def test_progress_is_in_the_log(self) -> None:
+        lines = log_lines(serve("--model", "tiny").stderr)
+        assert [(line["message"], line["doing"]) for line in lines] == [
+            ("starting", "loading tiny"),
+            ("started", "loading tiny"),
+            ("starting", "measuring costs"),
+            ("started", "measuring costs"),
+        ]
+
+    def test_a_context_that_is_cut_is_told(self) -> None:
+        lines = log_lines(serve("--model", "tiny", "--max-context", "9999999").stderr)
+        (told,) = [line["message"] for line in lines if line["level"] == "warning"]
+        assert re.fullmatch(r"max_context is cut to \d+, .*; 9999999 was asked for", told)
+
+    def test_a_proposer_that_there_is_not_is_found_before_anything_is_loaded(self) -> None:
+        (line,) = log_lines(serve("--model", "tiny", "--proposer", "ghost", status=2).stderr)
+        assert line["error"].startswith("proposer must be one of none, auto,")

@@ -45,12 +45,14 @@ class _Group:
     kind: type[Any]
 
 
-def command(function: Callable[..., None]) -> Callable[..., None]:
+def command(
+    function: Callable[..., None], *, refuse: Callable[[GamanehError], NoReturn] | None = None
+) -> Callable[..., None]:
     """Make a function a command.
 
     A parameter annotated with a dataclass becomes one option per field of it, so that a group of
     options is declared once and used by many commands. A `GamanehError` becomes one line on standard
-    error and exit code 2.
+    error and exit code 2, unless `refuse` says it otherwise.
     """
     hints = get_type_hints(function, include_extras=True)
     parameters = inspect.signature(function).parameters
@@ -69,7 +71,7 @@ def command(function: Callable[..., None]) -> Callable[..., None]:
             built = {group.name: group.kind(**values[group.name]) for group in groups}
             function(**{**values, **built})
         except GamanehError as error:
-            fail(error)
+            (refuse or fail)(error)
         except KeyboardInterrupt:
             interrupted()
 

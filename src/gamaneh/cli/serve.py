@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
+from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, NoReturn
 
 import typer
 import yaml
 
 from gamaneh import __version__
-from gamaneh.cli.command import command
+from gamaneh.cli.command import EXIT_ERROR, command
 from gamaneh.cli.option_groups import ModelChoice, ProposerChoice, option_for
+from gamaneh.errors import GamanehError
 from gamaneh.options import EngineOptions
 from gamaneh.server.server_options import LOG_LEVELS, ServerOptions
 
@@ -163,7 +166,16 @@ def _listed(value: Any) -> list[Any]:
     return value if isinstance(value, list) else [value]
 
 
-@command
+def refuse_start(error: GamanehError) -> NoReturn:
+    """End the program with the error as a line of the log, which is JSON, and exit code 2."""
+    from gamaneh.server.logs import configure, log
+
+    configure("info")
+    log("cannot start", logging.ERROR, error=str(error))
+    raise typer.Exit(EXIT_ERROR) from error
+
+
+@partial(command, refuse=refuse_start)
 def serve_model(
     model: ModelChoice,
     proposer: ProposerChoice,
@@ -181,13 +193,13 @@ def serve_model(
     from gamaneh.engine.async_engine import AsyncEngine
     from gamaneh.server.access import KeyRing
     from gamaneh.server.lifecycle import Server, bind
-    from gamaneh.server.logs import configure
+    from gamaneh.server.logs import configure, progress
     from gamaneh.server.service import Service
 
     keys = KeyRing.from_environment(options.api_key)
     bound = bind(options.host, options.port)
     configure(options.log_level)
-    loaded, engine = open_engine(model, proposer, **limits.given())
+    loaded, engine = open_engine(model, proposer, progress, **limits.given())
     service = Service(AsyncEngine(engine), loaded.tokenizer, model.model, options, keys)
     service.metrics.set_build(
         version=__version__,

@@ -42,17 +42,26 @@ def build_proposers(parts: Ingredients) -> dict[str, Proposer]:
             none of those that are built.
     """
     wanted = parts.options.proposer
+    check_proposer(wanted)
     recipes = {**REGISTRY, **_plugins(wanted)}
-    if wanted not in (PLAIN, AUTO, *recipes):
-        single = [name for name in REGISTRY if name not in ALL_OF_THEM]
-        known = ", ".join([PLAIN, *ALL_OF_THEM, *single, *plugin_names()])
-        raise InvalidOption("proposer", f"must be one of {known}", wanted)
     chosen = {name: recipe for name, recipe in recipes.items() if name == wanted or recipe.ready(parts)}
     check_options(parts.options.proposer_options, chosen.values(), recipes.values(), wanted)
     built: dict[str, Proposer] = {}
     for name, recipe in sorted(chosen.items(), key=lambda entry: (entry[1].merges, entry[0])):
         built[name] = _built(recipe, replace(parts, members=dict(built)))
     return built
+
+
+def check_proposer(wanted: str) -> None:
+    """Check the name of a proposer, which needs no model.
+
+    Raises:
+        InvalidOption: there is none of this name.
+    """
+    if wanted not in (PLAIN, *ALL_OF_THEM, *REGISTRY, *plugin_names()):
+        single = [name for name in REGISTRY if name not in ALL_OF_THEM]
+        known = ", ".join([PLAIN, *ALL_OF_THEM, *single, *plugin_names()])
+        raise InvalidOption("proposer", f"must be one of {known}", wanted)
 
 
 def check_options(

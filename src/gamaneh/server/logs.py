@@ -5,6 +5,9 @@ from __future__ import annotations
 import json
 import logging
 import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import Any
 
@@ -41,6 +44,15 @@ def configure(level: str) -> None:
         logger = logging.getLogger(name)
         logger.handlers, logger.propagate = [handler], False
         logger.setLevel(level.upper())
+
+
+@contextmanager
+def progress(what: str) -> Iterator[Callable[[int, int], None]]:
+    """Log that something begins that takes long, and how many seconds it took."""
+    started = time.monotonic()
+    log("starting", doing=what)
+    yield lambda done, total: None
+    log("started", doing=what, seconds=round(time.monotonic() - started, 3))
 
 
 def log(message: str, level: int = logging.INFO, **fields: Any) -> None:
