@@ -81,6 +81,15 @@ def geometric_mean(ratios: Sequence[float]) -> Interval:
     return Interval(float(np.exp(logs.mean())), float(np.exp(low)), float(np.exp(high)))
 
 
+def ratio_of_sums(plain: Sequence[float], speculative: Sequence[float]) -> Interval:
+    """Return sum of plain seconds / sum of speculative seconds, paired; with one pair the interval has no width."""
+    pairs = np.array([plain, speculative])
+    draws = np.random.default_rng(_SEED).integers(len(plain), size=(_RESAMPLES, len(plain)))
+    sums = pairs[:, draws].sum(axis=2)
+    low, high = np.quantile(sums[0] / sums[1], [0.025, 0.975])
+    return Interval(float(pairs[0].sum() / pairs[1].sum()), float(low), float(high))
+
+
 def paired_ratio(ratios: Mapping[str, Sequence[float]]) -> Interval | None:
     """Return the geometric mean over prompts of each prompt's own geometric mean; None without ratios.
 

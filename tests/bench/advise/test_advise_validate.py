@@ -2,8 +2,9 @@ import pytest
 
 from gamaneh.bench.advise.advise_checks import CacheState, check_caches, check_fallback
 from gamaneh.bench.advise.recording import Answered
-from gamaneh.bench.advise.validate import fastest, ratio_of_sums, salted_units, validate
+from gamaneh.bench.advise.validate import fastest, salted_units, validate
 from gamaneh.bench.advise.workload import WorkloadRequest
+from gamaneh.bench.stats import ratio_of_sums
 from gamaneh.bench.time_limit import TimeLimit
 from gamaneh.engine.llm import LLM
 from gamaneh.errors import InvalidRequest

@@ -17,13 +17,12 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-import numpy as np
-
 from gamaneh import core
 from gamaneh.bench.advise.recording import limited
 from gamaneh.bench.advise.simulate import make_units
 from gamaneh.bench.advise.workload import WorkloadRequest
 from gamaneh.bench.result import Interval
+from gamaneh.bench.stats import ratio_of_sums
 from gamaneh.bench.time_limit import INTERRUPTED, OUT_OF_TIME, TimeLimit
 from gamaneh.engine.llm import LLM
 from gamaneh.errors import InvalidRequest
@@ -40,9 +39,6 @@ FEWEST_RUN = 2
 
 MOST_DEVIATION = 0.15
 """Between prediction and measurement, from which on no verdict is given."""
-
-_RESAMPLES = 2000
-_SEED = 20250101
 
 PLAIN_WAY = "plain"
 FIXED_WAY = "fixed"
@@ -222,15 +218,6 @@ def salted_units(requests: Sequence[WorkloadRequest], batch: int, number: int = 
 def fastest(passes: Sequence[Sequence[float]]) -> list[float]:
     """Of each unit the fastest pass: what disturbs a machine only ever slows it down."""
     return [min(times) for times in zip(*passes, strict=True)]
-
-
-def ratio_of_sums(plain: Sequence[float], speculative: Sequence[float]) -> Interval:
-    """Sum of plain seconds / sum of speculative seconds, paired by unit; with one unit the interval has no width."""
-    pairs = np.array([plain, speculative])
-    draws = np.random.default_rng(_SEED).integers(len(plain), size=(_RESAMPLES, len(plain)))
-    sums = pairs[:, draws].sum(axis=2)
-    low, high = np.quantile(sums[0] / sums[1], [0.025, 0.975])
-    return Interval(float(pairs[0].sum() / pairs[1].sum()), float(low), float(high))
 
 
 def _pass(ways: Sequence[_Way], units: Sequence[Sequence[Salted]], params: SamplingParams, limit: TimeLimit) -> bool:
