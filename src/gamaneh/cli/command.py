@@ -75,6 +75,9 @@ def command(
         except KeyboardInterrupt:
             interrupted()
 
+    # One line for each paragraph: the terminal's width decides where it is cut.
+    paragraphs = inspect.cleandoc(function.__doc__ or "").split("\n\n")
+    run.__doc__ = "\n\n".join(" ".join(paragraph.split()) for paragraph in paragraphs)
     run.__dict__["__signature__"] = inspect.Signature(sorted(unfolded, key=_has_default))
     run.__annotations__ = {parameter.name: parameter.annotation for parameter in unfolded}
     late = [entry.metadata[LATE] for group in groups for entry in fields(group.kind) if LATE in entry.metadata]
