@@ -6,7 +6,7 @@
 #   make bench    plain and speculative decoding measured side by side
 #   make soak     thousands of mixed requests with faults and aborts; SOAK='--url ...' soaks a server instead
 #   make map      packages, lines and imports of the source; names that occur twice
-#   make reports  the runs and pages of docs/reports, in about a quarter of an hour
+#   make reports  the runs of docs/reports, in about a quarter of an hour
 #   make methods  the table of docs/methods.md, in two to three hours; missing heads are trained first
 #   make peer     llama.cpp built for this processor, in about ten minutes; needs cmake and a C++ compiler
 #   make race     this project against that llama.cpp; RACE=--quick takes about four minutes
@@ -84,9 +84,6 @@ reports: model
 		--limit 24 -n 64 --rounds 1 --concurrency 1 --concurrency 4 --out $(REPORTS)/smollm2.json || [ $$? -eq 1 ]
 	$(BIN)/gamaneh bench --model $(word 1,$(PAIR)) --draft-model $(word 2,$(PAIR)) \
 		--limit 16 -n 64 --rounds 1 --out $(REPORTS)/qwen.json || [ $$? -eq 1 ]
-	for name in smollm2 qwen; do \
-		$(BIN)/gamaneh report $(REPORTS)/$$name.json --html $(REPORTS)/$$name.html && \
-		$(BIN)/gamaneh report $(REPORTS)/$$name.json --html $(REPORTS)/$$name.fa.html --language fa || exit; done
 
 # Heads and a draft model that do not come along are trained once; without the folder they are trained again.
 MEASURED := measured
