@@ -37,7 +37,8 @@ class LiveText:
     """A text that grows on standard output, with a line below it that says how it goes.
 
     Without a terminal the text is written as it comes, and there is no such line. Leaving, also by an error or Ctrl-C,
-    writes the rest of the text, takes the line away and ends the last line of the text.
+    writes the rest of the text, takes the line away and ends the last line of the text; an error before any text leaves
+    standard output empty.
 
     Args:
         status: says how it goes; asked several times a second.
@@ -46,6 +47,7 @@ class LiveText:
     def __init__(self, console: Console, status: Callable[[], str]) -> None:
         self._console, self._status = console, status
         self._line = Text()  # the part of the text behind its last line break
+        self._begun = False
         self._live: Live | None = None
         if sys.stdout.isatty() and console.is_terminal:
             self._live = Live(
@@ -64,12 +66,16 @@ class LiveText:
     def __exit__(self, kind: type[BaseException] | None, error: object, trace: TracebackType | None) -> None:
         if self._live is not None:
             self._live.stop()
+        if kind is not None and not self._begun:
+            return
+        if self._live is not None:
             self._console.print(self._line)
         else:
             print(flush=True)
 
     def add(self, text: str | Text) -> None:
         """Write what comes next."""
+        self._begun = True
         if self._live is None:
             if isinstance(text, Text):
                 self._console.print(text, end="")
