@@ -87,9 +87,9 @@ class Soak:
         return replace(shape, tokens=tuple(tokens))
 
     def _break_proposers(self) -> None:
-        for name, inner in self.engine.proposers.items():
+        for inner in list(self.engine.proposers.values()):
             proposer = FaultyProposer(inner, self.effort.fault_share, self._random, self.engine.backend.caps.vocab_size)
-            self.engine.proposers[name] = proposer
+            self.engine.register(proposer)
             self._faulty.append(proposer)
 
     async def _let_loose(self, engine: AsyncEngine, shapes: Sequence[Shape]) -> None:

@@ -67,7 +67,9 @@ class ParallelHeads(nn.Module):
         if not self.matrices:
             return self._output(features)
         units = self._unit(features)
-        return torch.stack([matrix(unit) for matrix, unit in zip(self.matrices, units, strict=True)])
+        return self._output.capped(
+            torch.stack([matrix(unit) for matrix, unit in zip(self.matrices, units, strict=True)])
+        )
 
     def draft_logits(self, batch: TrainBatch) -> list[Tensor]:
         """For each draft position i, `[batch, length, draft_vocab]` logits at t of the token t + 1 + i."""
