@@ -26,7 +26,7 @@ from gamaneh.proposers import tree
 from gamaneh.testing import TINY_CONFIGS, tiny_heads, tiny_model
 
 VOCAB, PROMPT, LENGTH, REQUESTS = 8, [3, 5, 1], 4, 1200
-KINDS = {"eagle": {"depth": 2}, "early_exit": {"num_layers": 1, "width": 8}}
+KINDS = {"eagle": {"depth": 2}, "block": {"depth": 2}, "early_exit": {"num_layers": 1, "width": 8}}
 
 
 @cache
@@ -104,7 +104,8 @@ def test_trees_follow_the_target_as_well() -> None:
 
 
 @pytest.mark.parametrize("rule", ["rejection", "block"])
-def test_soft_probabilities_for_a_greedy_draft_are_found_out(rule: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("kind", ["eagle", "block"])
+def test_soft_probabilities_for_a_greedy_draft_are_found_out(kind: str, rule: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The planted fault: the draft takes its best token, but the rule is told that it sampled."""
     monkeypatch.setattr(tree, "pick", lambda row, scores, position: int(scores.argmax()))
-    assert min(p_values(engine_with("eagle", rule))) < 0.001
+    assert min(p_values(engine_with(kind, rule))) < 0.001

@@ -25,12 +25,16 @@ from gamaneh.testing import TINY_CONFIGS, tiny_heads
 METHODS: dict[str, tuple[str, dict[str, Any]]] = {
     "eagle": ("eagle", {"depth": 3}),
     "eagle trees": ("eagle", {"depth": 3}),
+    "block": ("block", {"depth": 3}),
+    "block trees": ("block", {"depth": 3, "num_layers": 2}),
     "own exit": ("early_exit", {}),
     "trained exit": ("early_exit", {"num_layers": 1, "width": 16, "depth": 2}),
 }
 _OPTIONS: dict[str, dict[str, Any]] = {
     "eagle": {"min_confidence": 0.0, "draft_branching": 1},
     "eagle trees": {"min_confidence": 0.0, "draft_branching": 3},
+    "block": {"min_confidence": 0.0, "draft_branching": 1},
+    "block trees": {"min_confidence": 0.0, "draft_branching": 3},
     "own exit": {"min_confidence": 0.0, "exit_layer": 1},
     "trained exit": {"min_confidence": 0.0},
 }
@@ -92,7 +96,7 @@ def test_every_method_in_every_batch(method: str, names: str, temperature: float
     assert not engine.quarantine.counts
 
 
-@pytest.mark.parametrize("method", ["eagle", "eagle trees"])
+@pytest.mark.parametrize("method", ["eagle", "eagle trees", "block", "block trees"])
 def test_what_the_head_knows_is_accepted(method: str) -> None:
     engine = engine_for(method)
     reports = watch(engine)

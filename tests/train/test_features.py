@@ -95,10 +95,10 @@ def test_a_folder_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:
 
 def test_more_texts_than_fit_at_once_are_read_one_after_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
     loaded, texts = tiny_target(), [sample.tokens for sample in samples()]
-    together = reading.TargetReader(loaded.decoder, 40).read(texts, [2])
+    together = reading.TargetReader(loaded, 40).read(texts, [2])
     monkeypatch.setattr(reading, "TOKENS_AT_ONCE", 45)
 
-    apart = reading.TargetReader(loaded.decoder, 40).read(texts, [2])
+    apart = reading.TargetReader(loaded, 40).read(texts, [2])
 
     for one, other in zip(together, apart, strict=True):
         torch.testing.assert_close(one, other, atol=1e-4, rtol=1e-4)

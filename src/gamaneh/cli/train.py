@@ -24,6 +24,7 @@ HEADS: Mapping[str, str] = {
     "medusa": "Train Medusa heads: one small block per draft position on the target's last hidden state.",
     "mtp": "Train multi-token prediction heads: in parallel, or chained as DeepSeek-like models have them.",
     "eagle": "Train an EAGLE head: one decoder layer over the target's own features.",
+    "block": "Train a block drafter: all candidates in one forward over several layers of the target.",
     "early-exit": "Train a way out of the target's first layers, which then draft.",
 }
 """Kinds of heads as commands, and what their help says."""

@@ -203,7 +203,7 @@ def open_workshop(chosen: TrainingSet, fitting: Fitting) -> tuple[LoadedModel, C
     precision = Precision(weights=chosen.weights)
     loop = fitting.options()
     from gamaneh.cli.session import file_or_name
-    from gamaneh.models.loading import load
+    from gamaneh.backends.choose import load
     from gamaneh.train.corpus import make_corpus
     from gamaneh.train.runs import Workshop, start_accelerator
 

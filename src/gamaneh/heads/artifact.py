@@ -48,7 +48,7 @@ FORMAT = "gamaneh-heads"
 VERSION = 1
 CONFIG, TENSORS = "config.json", "model.safetensors"
 
-KINDS = ("medusa", "mtp", "eagle", "early_exit")
+KINDS = ("medusa", "mtp", "eagle", "early_exit", "block")
 """Kinds of heads; each is the name of the proposer that drafts with it."""
 
 DRAFT_IDS = "draft_ids"

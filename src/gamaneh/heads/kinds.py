@@ -9,6 +9,7 @@ from typing import Any
 from torch import Tensor
 
 from gamaneh.heads.artifact import Artifact
+from gamaneh.heads.block_heads import blank_block, block_shape, load_block
 from gamaneh.heads.eagle_head import blank_eagle, load_eagle
 from gamaneh.heads.eagle_shape import eagle_shape
 from gamaneh.heads.exit_head import blank_exit, exit_shape, load_exit
@@ -40,5 +41,6 @@ HEAD_KINDS: Mapping[str, HeadKind] = {
     "medusa": HeadKind(medusa_shape, blank_medusa, load_medusa),
     "mtp": HeadKind(mtp_shape, blank_mtp, load_mtp),
     "eagle": HeadKind(eagle_shape, blank_eagle, load_eagle),
+    "block": HeadKind(block_shape, blank_block, load_block),
     "early_exit": HeadKind(exit_shape, blank_exit, load_exit),
 }

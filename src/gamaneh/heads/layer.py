@@ -50,9 +50,14 @@ class TrainedLayer(nn.Module):
             for linear in linears:
                 nn.init.normal_(linear.weight, std=spread)
 
-    def forward(self, x: Tensor) -> Tensor:
-        """`[batch, length, hidden]`, each position sees itself and those before it."""
-        x = x + self._attention(self._norm(self.attn_norm, x))
+    def forward(self, x: Tensor, positions: Tensor | None = None, visible: Tensor | None = None) -> Tensor:
+        """`[batch, length, hidden]`, each row sees itself and those before it.
+
+        Args:
+            positions: `[length]` of the rows; None counts from 0.
+            visible: `[length, length]`, true where the row sees the column; None for all up to the row itself.
+        """
+        x = x + self._attention(self._norm(self.attn_norm, x), positions, visible)
         gate, up = self.gate_up(self._norm(self.mlp_norm, x)).chunk(2, dim=-1)
         return x + self.down(F.silu(gate) * up)  # type: ignore[no-any-return]
 
@@ -60,24 +65,31 @@ class TrainedLayer(nn.Module):
         """The weights under the names that a decoder reads for its layer `index`."""
         return {f"layers.{index}.{name}": weight for name, weight in self.state_dict().items()}
 
-    def _attention(self, x: Tensor) -> Tensor:
+    def _attention(self, x: Tensor, positions: Tensor | None, visible: Tensor | None) -> Tensor:
         config, (batch, length, _) = self.config, x.shape
         qkv = self.qkv(x).view(batch * length, -1, config.head_dim)
         rotated, values = torch.split(qkv, [config.num_heads + config.num_kv_heads, config.num_kv_heads], dim=1)
-        rotated = rotate(rotated, *self._rotation(batch, length, x))
+        rotated = rotate(rotated, *self._rotation(batch, length, x, positions))
         queries, keys = torch.split(rotated, [config.num_heads, config.num_kv_heads], dim=1)
         queries, keys, values = (
             part.reshape(batch, length, -1, config.head_dim).transpose(1, 2) for part in (queries, keys, values)
         )
         mixed = F.scaled_dot_product_attention(
-            queries, keys, values, is_causal=True, scale=config.scale, enable_gqa=True
+            queries,
+            keys,
+            values,
+            attn_mask=visible,
+            is_causal=visible is None,
+            scale=config.scale,
+            enable_gqa=True,
         )
         return self.out(mixed.transpose(1, 2).flatten(2))  # type: ignore[no-any-return]
 
     def _norm(self, weight: Tensor, x: Tensor) -> Tensor:
         return F.rms_norm(x, weight.shape, weight, self.config.norm_eps)
 
-    def _rotation(self, batch: int, length: int, like: Tensor) -> tuple[Tensor, Tensor]:
-        tables = rope_tables(self.config.ropes[0], self.config.head_dim, length)
+    def _rotation(self, batch: int, length: int, like: Tensor, positions: Tensor | None) -> tuple[Tensor, Tensor]:
+        at = torch.arange(length, device=like.device) if positions is None else positions
+        tables = rope_tables(self.config.ropes[0], self.config.head_dim, int(at.max()) + 1)
         rotary = Rotary(*(table.to(like.device, like.dtype) for table in tables))
-        return rotary.rows(torch.arange(length, device=like.device).repeat(batch))
+        return rotary.rows(at.repeat(batch))

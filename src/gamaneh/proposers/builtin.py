@@ -109,6 +109,16 @@ EAGLE = Recipe(
     given=("heads",),
 )
 
+BLOCK = Recipe(
+    "block",
+    _code_of("block"),
+    ready=lambda parts: parts.has_heads("block"),
+    options=(MIN_CONFIDENCE, DRAFT_BRANCHING),
+    titles={"en": "block drafter", "fa": "پیش‌نویسِ یک‌باره"},
+    about="Trained layers guess all candidates in one forward.",
+    given=("heads",),
+)
+
 EARLY_EXIT = Recipe(
     "early_exit",
     _code_of("early_exit"),

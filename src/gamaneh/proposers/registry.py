@@ -22,6 +22,7 @@ REGISTRY: Mapping[str, Recipe] = {
         builtin.MEDUSA,
         builtin.MTP,
         builtin.EAGLE,
+        builtin.BLOCK,
         builtin.EARLY_EXIT,
         builtin.PORTFOLIO,
     )

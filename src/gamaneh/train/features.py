@@ -16,6 +16,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from gamaneh.backends.choose import is_compiled
 from gamaneh.files import append_to
 from gamaneh.heads.target import mark_target
 from gamaneh.models.loading import LoadedModel
@@ -92,6 +93,8 @@ class FeatureStore:
                 learned[at, start:stop] = True
         split = self.row_bytes - SCORE_BYTES
         hidden = rows[..., :split].contiguous().view(self._dtype)
+        if self._dtype == torch.float16:
+            hidden = hidden.float()
         return FeatureBatch(
             tokens=tokens,
             hidden=hidden.view(*shape, len(self.layers), self._hidden_size),
@@ -106,6 +109,11 @@ def row_bytes(num_layers: int, hidden_size: int, dtype: torch.dtype) -> int:
     return num_layers * hidden_size * dtype.itemsize + SCORE_BYTES
 
 
+def stored_dtype(loaded: LoadedModel) -> torch.dtype:
+    """The type that hidden states are kept in: half of what the compiled backend computes, else the target's own."""
+    return torch.float16 if is_compiled(loaded) else loaded.decoder.dtype
+
+
 def compute_features(
     loaded: LoadedModel, samples: Sequence[Sample], layers: Sequence[int], folder: Path, tick: Tick
 ) -> FeatureStore:
@@ -118,14 +126,14 @@ def compute_features(
     Raises:
         ModelError: the file cannot be written.
     """
-    config, dtype = loaded.config, loaded.decoder.dtype
+    config, dtype = loaded.config, stored_dtype(loaded)
     path = folder / f"features-{_key(loaded, samples, layers)}.bin"
     size = row_bytes(len(layers), config.hidden_size, dtype)
     ends = list(accumulate(len(sample.tokens) for sample in samples))
     done = _resume(path, ends, size)
-    reader = TargetReader(loaded.decoder, max(len(sample.tokens) for sample in samples))
+    reader = TargetReader(loaded, max(len(sample.tokens) for sample in samples))
     tick(ends[done - 1] if done else 0, ends[-1])
-    for rows, number in _rows(reader, samples[done:], layers):
+    for rows, number in _rows(reader, samples[done:], layers, dtype):
         done += number
         append_to(path, rows.numpy().tobytes())
         tick(ends[done - 1], ends[-1])
@@ -152,14 +160,24 @@ def _resume(path: Path, ends: Sequence[int], size: int) -> int:
     return done
 
 
-def _rows(reader: TargetReader, samples: Sequence[Sample], layers: Sequence[int]) -> Iterator[tuple[Tensor, int]]:
+def _rows(
+    reader: TargetReader, samples: Sequence[Sample], layers: Sequence[int], dtype: torch.dtype
+) -> Iterator[tuple[Tensor, int]]:
     """`[num_tokens, row_bytes]` of some consecutive samples at a time, and how many they are."""
     for group in grouped([len(sample.tokens) for sample in samples], TOKENS_AT_ONCE):
         part = samples[group.start : group.stop]
         hidden = torch.cat(reader.read([sample.tokens for sample in part], layers))
         greedy, sums = _scores(reader, hidden[:, layers.index(reader.decoder.config.num_layers)], part)
-        columns = [hidden.flatten(1), greedy[:, None].int(), sums[:, None]]
+        columns = [_kept(hidden, dtype).flatten(1), greedy[:, None].int(), sums[:, None]]
         yield torch.cat([column.contiguous().cpu().view(torch.uint8) for column in columns], dim=1), len(part)
+
+
+def _kept(hidden: Tensor, dtype: torch.dtype) -> Tensor:
+    """Outliers of the last layers are cut to what float16 holds; a norm follows wherever they are read."""
+    if dtype == torch.float16:
+        largest = torch.finfo(dtype).max
+        hidden = hidden.clamp(-largest, largest)
+    return hidden.to(dtype)
 
 
 def _scores(reader: TargetReader, last_hidden: Tensor, samples: Sequence[Sample]) -> tuple[Tensor, Tensor]:

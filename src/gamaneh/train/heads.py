@@ -12,6 +12,7 @@ from torch import Tensor
 
 from gamaneh.errors import InvalidOption
 from gamaneh.heads.artifact import Artifact, check_heads_place, mark_target, save_artifact, tensors_of
+from gamaneh.heads.block_heads import BlockHeads
 from gamaneh.heads.kinds import HEAD_KINDS
 from gamaneh.heads.trainable import DraftHeads, TrainBatch
 from gamaneh.models.loading import LoadedModel
@@ -61,6 +62,8 @@ def train_heads(loaded: LoadedModel, corpus: Corpus, order: HeadsOrder, workshop
     torch.manual_seed(order.loop.seed)
     kind = HEAD_KINDS[order.kind]
     heads = kind.blank(order.shape, loaded, _draft_ids(loaded, corpus, order.draft_vocab, workshop.say))
+    if isinstance(heads, BlockHeads):
+        heads.learn_pairs([sample.tokens for sample in corpus.train])
     heads.module().to(workshop.accelerator.device)
     layers = sorted({*heads.hidden_layers, *order.more_layers, loaded.config.num_layers})
     lesson = HeadsLesson(heads, loaded, *corpus_features(loaded, corpus, layers, workshop), order.loop)

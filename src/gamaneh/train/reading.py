@@ -7,11 +7,9 @@ from collections.abc import Iterator, Sequence
 import torch
 from torch import Tensor
 
-from gamaneh.kv.cache import KVCache
+from gamaneh.backends.choose import runner_for
 from gamaneh.kv.placing import Placed
-from gamaneh.models.batch import build_batch
-from gamaneh.models.decoder import Decoder
-from gamaneh.models.tiling import FREE
+from gamaneh.models.loading import LoadedModel
 
 TOKENS_AT_ONCE = 2048
 """In one forward, unless a single text may be longer."""
@@ -19,38 +17,38 @@ TOKENS_AT_ONCE = 2048
 ROWS_AT_ONCE = 256
 """Rows of logits that are in memory at a time."""
 
+BLOCK = 16
+"""Tokens in a block of the cache."""
+
 
 class TargetReader:
-    """Runs texts through a decoder, each from its beginning and independent of the others.
+    """Runs texts through a model in the backend that it was loaded for, each from its beginning and alone.
 
     Args:
         longest: tokens of the longest text.
     """
 
-    def __init__(self, decoder: Decoder, longest: int) -> None:
-        self.decoder = decoder
-        config = decoder.config
-        slots = max(TOKENS_AT_ONCE, longest)
-        self._cache = KVCache(
-            config.num_layers, slots, 1, config.num_kv_heads, config.head_dim, decoder.dtype, decoder.device
-        )
+    def __init__(self, loaded: LoadedModel, longest: int) -> None:
+        self.decoder = loaded.decoder
+        self._num_blocks = -(-max(TOKENS_AT_ONCE, longest) // BLOCK)
+        self._runner, _ = runner_for(loaded, self._num_blocks, BLOCK, invariant=False)
 
     def read(self, texts: Sequence[Sequence[int]], layers: Sequence[int]) -> list[Tensor]:
         """For each text `[length, num_layers, hidden]` outputs of `layers`; as many texts at once as fit."""
-        groups = grouped(list(map(len, texts)), self._cache.num_blocks)
+        groups = grouped([_whole_blocks(len(text)) for text in texts], self._num_blocks)
         return [hidden for group in groups for hidden in self._read(texts[group.start : group.stop], layers)]
 
-    @torch.inference_mode()
     def _read(self, texts: Sequence[Sequence[int]], layers: Sequence[int]) -> list[Tensor]:
-        feeds, used = [], 1
+        placed, used = [], 1
         for text in texts:
-            feeds.append(Placed(text, 0, 0, range(used, used + len(text)), first_slot=used, logit_rows=0))
-            used += len(text)
-        batch = build_batch(feeds, FREE, self._cache.num_slots, self.decoder.device)
-        _, tapped = self.decoder.forward(batch, self._cache, taps=layers)
-        by_layer = dict(zip(sorted(set(layers)), tapped, strict=True))
-        stacked = torch.stack([by_layer[layer] for layer in layers], dim=1)
-        return [stacked[rows] for rows in batch.feed_rows]
+            blocks = range(used, used + _whole_blocks(len(text)))
+            used = blocks.stop
+            first = BLOCK * blocks.start
+            slots = range(first, first + len(text))
+            placed.append(Placed(text, 0, 0, slots, first_slot=first, logit_rows=0, blocks=blocks))
+        order = sorted(set(layers))
+        columns = [order.index(layer) for layer in layers]
+        return [hidden[:, columns] for hidden in self._runner.forward(placed, taps=order).hidden]
 
     @torch.inference_mode()
     def scores(self, last_hidden: Tensor) -> tuple[Tensor, Tensor]:
@@ -68,6 +66,10 @@ class TargetReader:
     def _scores(self, rows: Tensor) -> tuple[Tensor, Tensor]:
         logits = self.decoder.logits(rows, [len(rows)]).float()
         return logits.argmax(-1), logits.logsumexp(-1)
+
+
+def _whole_blocks(length: int) -> int:
+    return -(-length // BLOCK)
 
 
 def grouped(lengths: Sequence[int], limit: int) -> Iterator[range]:

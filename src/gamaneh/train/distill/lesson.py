@@ -42,7 +42,7 @@ class DistillLesson(Lesson):
         super().__init__(student, len(self.batches))
         self._model = [student]
         self._target = TargetProbs(loaded.decoder, None)
-        self._reader = [TargetReader(loaded.decoder, loaded.config.max_context)] if options.on_policy else []
+        self._reader = [TargetReader(loaded, loaded.config.max_context)] if options.on_policy else []
         self._eos_ids, self._last = loaded.tokenizer.eos_ids, loaded.config.num_layers
         self._train, self._held_out = train, held_out
         self._column = train.columns([self._last])[0]
