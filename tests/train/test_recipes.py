@@ -11,7 +11,7 @@ from gamaneh.heads.artifact import check_target, load_artifact
 from gamaneh.heads.kinds import HEAD_KINDS
 from gamaneh.train.recipes.measured import MEASURED
 from gamaneh.train.recipes.prompts import SHARES
-from gamaneh.train.recipes.shipped import SHIPPED
+from gamaneh.train.recipes.shipped import BLOCK, SHIPPED
 from gamaneh.train.recipes.training_recipe import DRAFT_MODEL, TrainingRecipe, follow
 from gamaneh.train.settings import DataOptions
 
@@ -79,7 +79,7 @@ def test_a_recipe_takes_less_than_an_hour(recipe: TrainingRecipe) -> None:
 
 
 def test_every_method_that_needs_training_has_a_recipe() -> None:
-    trained = {order.kind for recipe in (SHIPPED, MEASURED) for order in recipe.orders}
+    trained = {order.kind for recipe in (SHIPPED, BLOCK, MEASURED) for order in recipe.orders}
     assert trained == set(HEAD_KINDS)
 
 

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
@@ -8,7 +9,7 @@ from tiny_training import ChatBytes, PlainBytes
 
 from gamaneh.errors import InvalidOption
 from gamaneh.train.data import Example, read_examples
-from gamaneh.train.samples import finished_samples, questions, split_held_out
+from gamaneh.train.samples import different, finished_samples, questions, split_held_out
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -118,6 +119,27 @@ def test_an_answer_that_the_template_renders_in_another_way_is_only_read() -> No
     (sample,) = finished_samples([example], Forgetful(), max_length=100)  # type: ignore[arg-type]
 
     assert len(sample.spans) == 1
+
+
+def test_an_earlier_answer_is_found_where_a_prompt_ends_in_a_marker_of_thinking() -> None:
+    class Thinking(ChatBytes):
+        def chat(self, messages: Sequence[Mapping[str, str]]) -> list[int]:
+            return [*super().chat(messages), *b"<>"]
+
+    turns = ("user", "ab"), ("assistant", "cd"), ("user", "e"), ("assistant", "fg")
+    example = Example(messages=tuple({"role": role, "content": content} for role, content in turns))
+    tokenizer = Thinking()
+
+    (sample,) = finished_samples([example], tokenizer, max_length=100)  # type: ignore[arg-type]
+    learned = [tokenizer.decode(sample.tokens[start:stop], skip_special=False) for start, stop in sample.spans]
+
+    assert learned == ["cd<257>", "fg<257>"]
+
+
+def test_examples_that_came_before_are_left_out() -> None:
+    given = [Example.from_prompt("a"), Example(text="a"), Example.from_prompt("a"), Example.from_prompt("b")]
+
+    assert different(given) == [given[0], given[1], given[3]]
 
 
 def test_a_long_text_comes_in_pieces_and_its_first_token_is_not_learned_from() -> None:

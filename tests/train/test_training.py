@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from tiny_training import QUICK, SHORT, Listener, examples, tiny_corpus, tiny_target, workshop
+from tiny_training import QUICK, SHORT, ChatBytes, Listener, examples, tiny_corpus, tiny_target, workshop
 
 from gamaneh.control.fallback import Ledger
 from gamaneh.engine.llm import LLM
@@ -17,6 +17,7 @@ from gamaneh.options import SamplingParams, SpeculationOptions
 from gamaneh.testing import EOS_ID
 from gamaneh.train import checkpoints, loop
 from gamaneh.train.corpus import Corpus, make_corpus
+from gamaneh.train.data import Example
 from gamaneh.train.heads import HeadsOrder, train_heads
 from gamaneh.train.loop import learning_rate
 from gamaneh.train.settings import DataOptions, LoopOptions
@@ -217,6 +218,23 @@ def test_held_out_prompts_are_answered_greedily_whatever_the_others_are(tmp_path
 def test_data_that_do_not_fit_are_refused_with_the_reason(tmp_path: Path, options: DataOptions, rule: str) -> None:
     with pytest.raises(InvalidOption, match=rule):
         make_corpus(tiny_target(), examples(9), options, workshop(tmp_path))
+
+
+def test_what_is_left_out_is_counted_by_reason(tmp_path: Path) -> None:
+    silent = Example(messages=({"role": "system", "content": "Be brief."},))
+    long = Example.from_prompt("x" * 60)
+    past = Example(messages=({"role": "user", "content": "y" * 70}, {"role": "assistant", "content": "z"}))
+    given = [*examples(9), *examples(2), silent, long, past]
+    options = DataOptions(max_length=64, held_out=1, answer_tokens=20)
+
+    corpus = make_corpus(tiny_target(tokenizer=ChatBytes()), given, options, workshop(tmp_path))
+
+    assert corpus.left_out == {
+        "came before": 2,
+        "end in a system message": 1,
+        "leave no room for an answer of 20 in 64 tokens": 1,
+        "have no answer within 64 tokens": 1,
+    }
 
 
 def test_the_learning_rate_rises_and_falls() -> None:

@@ -48,7 +48,12 @@ class Example:
     @property
     def is_open(self) -> bool:
         """The target has to answer."""
-        return bool(self.messages) and self.messages[-1]["role"] != "assistant"
+        return bool(self.messages) and self.messages[-1]["role"] == "user"
+
+    @property
+    def is_silent(self) -> bool:
+        """A conversation in which nobody asks and nobody answers."""
+        return bool(self.messages) and self.messages[-1]["role"] == "system"
 
 
 def read_examples(paths: Sequence[Path]) -> list[Example]:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from gamaneh.errors import InvalidOption
 from gamaneh.models.tokenizer import Tokenizer
+from gamaneh.prefix import common_prefix
 from gamaneh.train.data import Example, Message
 
 Span = tuple[int, int]
@@ -47,6 +48,15 @@ class Question:
 
     tokens: tuple[int, ...]
     category: str
+
+
+def different(examples: Iterable[Example]) -> list[Example]:
+    """The examples without those that came before, word for word."""
+    seen: dict[tuple[object, ...], Example] = {}
+    for example in examples:
+        turns = tuple((turn["role"], turn["content"]) for turn in example.messages)
+        seen.setdefault((turns, example.text), example)
+    return list(seen.values())
 
 
 def split_held_out(examples: Sequence[Example], count: int) -> tuple[list[Example], list[Example]]:
@@ -134,10 +144,13 @@ def _span(tokens: Sequence[int], before: Sequence[Message], turn: Message, token
     if turn["role"] != "assistant" or not before:
         return None
     prompt, answer = _prompt_tokens(tokenizer, before), tokenizer.encode(turn["content"], special=False)
-    start, stop = len(prompt), len(prompt) + len(answer)
-    if list(tokens[:stop]) != [*prompt, *answer]:
-        return None
-    return start, stop + (stop < len(tokens) and tokens[stop] in tokenizer.eos_ids)
+    # A prompt may end in markers, of thinking for example, that are left out where its answer is past.
+    least = common_prefix(prompt, tokens)
+    for start in range(least, len(prompt) + 1):
+        stop = start + len(answer)
+        if list(tokens[start:stop]) == answer:
+            return start, stop + (stop < len(tokens) and tokens[stop] in tokenizer.eos_ids)
+    return None
 
 
 def _prompt_tokens(tokenizer: Tokenizer, messages: Sequence[Message]) -> list[int]:

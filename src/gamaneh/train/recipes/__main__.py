@@ -9,13 +9,13 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
+from gamaneh.backends.choose import load
 from gamaneh.errors import GamanehError
 from gamaneh.models.fetch import pull
-from gamaneh.models.loading import load
 from gamaneh.options import Precision
 from gamaneh.train.heads_survival import shown
 from gamaneh.train.recipes.measured import MEASURED
-from gamaneh.train.recipes.shipped import SHIPPED, TARGET
+from gamaneh.train.recipes.shipped import BLOCK, SHIPPED, TARGET
 from gamaneh.train.recipes.training_recipe import TrainingRecipe, follow
 from gamaneh.train.runs import Tick, Workshop, start_accelerator
 
@@ -24,6 +24,7 @@ PACKAGE = Path(__file__).parents[2]
 
 RECIPES: Mapping[str, tuple[TrainingRecipe, Path]] = {
     "shipped": (SHIPPED, PACKAGE / "heads" / "shipped" / TARGET),
+    "block": (BLOCK, PACKAGE / "heads" / "shipped" / TARGET),
     "measured": (MEASURED, Path("measured")),
 }
 """TrainingRecipe and folder of its artifacts, by name."""
@@ -47,7 +48,8 @@ def _parser() -> argparse.ArgumentParser:
         "--recipe",
         choices=RECIPES,
         default="shipped",
-        help="shipped: the heads that come with the package (default); measured: the others of docs/methods.md",
+        help="shipped: Medusa and EAGLE heads that come with the package (default); block: the block drafter that does; "
+        "measured: the others of docs/methods.md",
     )
     parser.add_argument("--model", default=TARGET, help="the target; by default %(default)s")
     parser.add_argument("--out", type=Path, help="folder of the artifacts (default: by recipe)")

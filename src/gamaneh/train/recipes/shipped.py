@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from gamaneh.train.heads import HeadsOrder
+from gamaneh.train.recipes.prompts import SHARES
 from gamaneh.train.recipes.training_recipe import TrainingRecipe, small_steps
-from gamaneh.train.settings import DataOptions
+from gamaneh.train.settings import DataOptions, LoopOptions
 
 TARGET = "smollm2-135m-instruct"
 
@@ -24,4 +27,27 @@ SHIPPED = TrainingRecipe(
         HeadsOrder(kind="eagle", shape={"depth": 2}, draft_vocab=8192, loop=small_steps(minutes=16)),
     ),
     command="python -m gamaneh.train.recipes",
+)
+
+BLOCK = TrainingRecipe(
+    prompts=8000,
+    shares={name: share for name, share in SHARES.items() if name != "persian"},
+    data=replace(SHIPPED.data, answer_minutes=8),
+    orders=(
+        HeadsOrder(
+            kind="block",
+            shape={"depth": 4},
+            draft_vocab=8192,
+            loop=LoopOptions(
+                epochs=100,
+                minutes=22,
+                batch_tokens=512,
+                learning_rate=1e-3,
+                validate_every=300,
+                patience=20,
+                precision="bfloat16",
+            ),
+        ),
+    ),
+    command="python -m gamaneh.train.recipes --recipe block",
 )

@@ -17,7 +17,7 @@ from gamaneh.models.loading import LoadedModel
 from gamaneh.train.corpus import make_corpus
 from gamaneh.train.distill.distill import check_draft_place, distill
 from gamaneh.train.heads import HeadsOrder, train_heads
-from gamaneh.train.recipes.prompts import make_prompts
+from gamaneh.train.recipes.prompts import SHARES, make_prompts
 from gamaneh.train.runs import Workshop
 from gamaneh.train.settings import DataOptions, LoopOptions, StudentOptions
 
@@ -40,6 +40,7 @@ class TrainingRecipe:
     Args:
         prompts: how many are made; more than can be answered in time.
         seed: of the prompts.
+        shares: of their categories.
         data: how they are answered.
         orders: the heads, in the order in which they are trained.
         draft_model: trained last; None for none.
@@ -48,6 +49,7 @@ class TrainingRecipe:
 
     prompts: int
     seed: int = 2
+    shares: Mapping[str, tuple[str, int]] = field(default_factory=lambda: SHARES)
     data: DataOptions
     orders: tuple[HeadsOrder, ...] = field(default_factory=tuple)
     draft_model: DraftModelOrder | None = None
@@ -85,7 +87,7 @@ def follow(
     """
     _check_places(recipe, out)
     # Answered from the first on for as long as there is time, so those behind the last answer cost nothing.
-    examples = make_prompts(recipe.prompts, seed=recipe.seed)
+    examples = make_prompts(recipe.prompts, seed=recipe.seed, shares=recipe.shares)
     corpus = make_corpus(loaded, examples, recipe.data, workshop)
     layers = _layers(loaded, recipe)
     orders = [replace(order, more_layers=layers, command=recipe.command) for order in recipe.orders]
