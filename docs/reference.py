@@ -103,6 +103,7 @@ EXAMPLES: Mapping[str, str] = {
     "train medusa": _TRAIN.format("medusa"),
     "train mtp": _TRAIN.format("mtp"),
     "train eagle": _TRAIN.format("eagle"),
+    "train block": _TRAIN.format("block"),
     "train early-exit": _TRAIN.format("early-exit"),
     "train distill": _TRAIN.format("distill"),
 }

@@ -171,7 +171,7 @@ def answers_of_library(folder: Path, prompt: str, count: int) -> list[int]:
 
 
 def test_what_needs_layers_is_refused_by_name(folder: Path) -> None:
-    with pytest.raises(InvalidOption, match="proposer must be none of eagle, early_exit, medusa, mtp with backend hf"):
+    with pytest.raises(InvalidOption, match="must be none of block, eagle, early_exit, medusa, mtp with backend hf"):
         LLM(folder, backend="hf", speculation=SpeculationOptions(proposer="early_exit"))
     with pytest.raises(InvalidOption, match="invariant cannot be had with backend hf"):
         LLM(folder, backend="hf", options=EngineOptions(invariant=True))

@@ -105,7 +105,9 @@ def test_trees_follow_the_target_as_well() -> None:
 
 @pytest.mark.parametrize("rule", ["rejection", "block"])
 @pytest.mark.parametrize("kind", ["eagle", "block"])
-def test_soft_probabilities_for_a_greedy_draft_are_found_out(kind: str, rule: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_soft_probabilities_for_a_greedy_draft_are_found_out(
+    kind: str, rule: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The planted fault: the draft takes its best token, but the rule is told that it sampled."""
     monkeypatch.setattr(tree, "pick", lambda row, scores, position: int(scores.argmax()))
     assert min(p_values(engine_with(kind, rule))) < 0.001

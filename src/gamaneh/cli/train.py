@@ -92,7 +92,7 @@ def train_draft_model(chosen: TrainingSet, student: StudentChoice, fitting: Fitt
     from gamaneh.train.provenance import this_command
 
     check_draft_place(chosen.out)
-    loaded, corpus, workshop = open_workshop(chosen, fitting)
+    loaded, corpus, workshop = open_workshop(chosen, fitting, backend="torch")
     quality = distill(
         loaded, corpus, student.options(), fitting.options(), workshop, chosen.out, this_command("gamaneh")
     )

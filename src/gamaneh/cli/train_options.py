@@ -191,8 +191,11 @@ class StudentChoice:
         return StudentOptions(**_given(self))
 
 
-def open_workshop(chosen: TrainingSet, fitting: Fitting) -> tuple[LoadedModel, Corpus, Workshop]:
+def open_workshop(chosen: TrainingSet, fitting: Fitting, backend: str = "auto") -> tuple[LoadedModel, Corpus, Workshop]:
     """Load the target and prepare what is learned from.
+
+    Args:
+        backend: as `load` takes it; `torch` where layers of the target are cut or computed with.
 
     Raises:
         GamanehError: an option, a file or a model is wrong. Data are read before the model is loaded.
@@ -202,8 +205,8 @@ def open_workshop(chosen: TrainingSet, fitting: Fitting) -> tuple[LoadedModel, C
     examples = read_examples(chosen.data)
     precision = Precision(weights=chosen.weights)
     loop = fitting.options()
-    from gamaneh.cli.session import file_or_name
     from gamaneh.backends.choose import load
+    from gamaneh.cli.session import file_or_name
     from gamaneh.train.corpus import make_corpus
     from gamaneh.train.runs import Workshop, start_accelerator
 
@@ -211,7 +214,7 @@ def open_workshop(chosen: TrainingSet, fitting: Fitting) -> tuple[LoadedModel, C
     workshop = Workshop(accelerator, chosen.folder, bar, say)
     path = file_or_name(chosen.model)
     with bar(f"loading {chosen.model}") as tick:
-        loaded = load(path, precision=precision, device=str(accelerator.device), progress=tick)
+        loaded = load(path, precision=precision, backend=backend, device=str(accelerator.device), progress=tick)
     return loaded, make_corpus(loaded, examples, chosen.options(seed=loop.seed), workshop), workshop
 
 

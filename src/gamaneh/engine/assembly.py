@@ -122,7 +122,7 @@ def build_engine(
     return engine
 
 
-READ_LAYERS = ("eagle", "early_exit", "medusa", "mtp")
+READ_LAYERS = ("block", "eagle", "early_exit", "medusa", "mtp")
 """Proposers that read or leave out layers of the target."""
 
 

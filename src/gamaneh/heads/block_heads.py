@@ -11,7 +11,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -25,8 +26,13 @@ from gamaneh.heads.output import OutputHead, training_head
 from gamaneh.heads.shapes import check, stored_shape, whole
 from gamaneh.heads.trainable import Embed, TrainBatch
 from gamaneh.models.config import DecoderConfig
+from gamaneh.models.formats.int8 import INT8
+from gamaneh.models.formats.stored import StoredTensor
 from gamaneh.models.loading import LoadedModel
 from gamaneh.options import from_mapping
+
+ROUNDED = ".int8"
+"""Ends the names of matrices that an artifact keeps as int8."""
 
 SHRINK = 8.0
 """Counts that a pair of tokens is given beforehand, at the rate of chance: rare pairs say little."""
@@ -151,7 +157,7 @@ class BlockHeads(nn.Module):
         places = self._places.tolist()
         pairs: Counter[tuple[int, int]] = Counter()
         for text in texts:
-            pairs.update(zip(text[:-1], text[1:], strict=True))
+            pairs.update(pairwise(text))
         counted = [(places[a], places[b], count) for (a, b), count in pairs.items() if places[a] >= 0 <= places[b]]
         vocab = len(self.before)
         if not counted:
@@ -219,8 +225,38 @@ def load_block(artifact: Artifact, loaded: LoadedModel) -> BlockHeads:
     """
     values = {**artifact.shape, "hidden_layers": tuple(artifact.shape.get("hidden_layers", ()))}
     heads = _heads(stored_shape(BlockShape, values), loaded, artifact.tensors.get(DRAFT_IDS))
-    load_tensors(heads, artifact)
+    load_tensors(heads, replace(artifact, tensors=_expanded(artifact.tensors, heads.state_dict())))
     return heads.to(loaded.device).requires_grad_(False)
+
+
+def kept_tensors(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Tensors as an artifact keeps them: matrices as int8 in groups of 32 with float16 scales, under names of their
+    own, the rest in float16.
+    """
+    kept: dict[str, Tensor] = {}
+    for name, tensor in tensors.items():
+        if tensor.ndim == 2 and tensor.is_floating_point():
+            kept[name + ROUNDED] = torch.from_numpy(INT8.quantise(tensor.detach().float().numpy(force=True)).raw)
+        else:
+            kept[name] = tensor.half() if tensor.is_floating_point() else tensor
+    return kept
+
+
+def _expanded(tensors: Mapping[str, Tensor], wanted: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Tensors in float32, whichever way they were kept.
+
+    Raises:
+        CorruptModel: the bytes of a matrix do not fit its shape.
+    """
+    found: dict[str, Tensor] = {}
+    for name, tensor in tensors.items():
+        own = name.removesuffix(ROUNDED)
+        if own != name and own in wanted and tensor.dtype == torch.uint8:
+            stored = StoredTensor.read(INT8, tensor.numpy(), tuple(wanted[own].shape), own)
+            found[own] = torch.from_numpy(stored.expand().copy())
+        else:
+            found[name] = tensor.float() if tensor.is_floating_point() else tensor
+    return found
 
 
 def default_taps(num_layers: int) -> tuple[int, ...]:
@@ -238,9 +274,7 @@ def _shape_for(values: Mapping[str, Any], config: DecoderConfig) -> BlockShape:
 
 def _heads(shape: BlockShape, loaded: LoadedModel, draft_ids: Tensor | None) -> BlockHeads:
     decoder = loaded.decoder
-    return BlockHeads(
-        shape, decoder.config, target_embedding(decoder), training_head(decoder, draft_ids), draft_ids
-    )
+    return BlockHeads(shape, decoder.config, target_embedding(decoder), training_head(decoder, draft_ids), draft_ids)
 
 
 def _are_ascending(layers: Any) -> bool:

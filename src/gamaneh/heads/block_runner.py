@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import cast
 
 import numpy as np
@@ -25,6 +25,7 @@ from gamaneh.models.formats.int8 import INT8
 from gamaneh.models.formats.stored import Floats, StoredTensor
 from gamaneh.models.loading import LoadedModel
 from gamaneh.models.runner import DecoderRunner
+from gamaneh.sampling.noise import check_highest
 
 BLOCK = 16
 """Tokens in a block of the cache."""
@@ -32,8 +33,8 @@ BLOCK = 16
 CACHED_TOKENS = 1 << 16
 """Of all requests together. Memory that nobody writes to is not taken."""
 
-SHORTLIST = 128
-"""Candidates of each position that the correction from left to right looks at."""
+SHORTLIST = 8.0
+"""The correction from left to right looks at candidates whose logit is at most so far below the highest."""
 
 
 class BlockRunner:
@@ -51,14 +52,14 @@ class BlockRunner:
         self.heads, self.depth = heads, heads.depth
         self.hidden_layers, self.draft_ids = heads.hidden_layers, heads.draft_ids()
         self._marks = heads.marks.detach().float()
-        self._before = heads.before.detach().float()
-        self._behind = heads.behind.detach().float()
+        self._before = heads.before.detach().float().numpy(force=True)
+        self._behind = heads.behind.detach().float().numpy(force=True)
         config = replace(
             layer_config(loaded.config, heads.shape.num_layers, heads.shape.intermediate_size),
             vocab_size=len(self._before),
         )
-        made = _compiled(heads, loaded, config) if is_compiled(loaded) else _on_torch(heads, loaded, config)
-        self._rows, self._fuse, model, cache = made
+        make = _compiled if is_compiled(loaded) else _on_torch
+        self._rows, self._fuse, model, cache = make(heads, loaded, config)
         pool = BlockPool(CACHED_TOKENS // BLOCK, BLOCK, prefix_cache=False)
         self.backend = PagedBackend(model, KVManager(pool, cache))
 
@@ -91,15 +92,21 @@ class BlockRunner:
         self.backend.commit(feeds)
         return [feed.scores.float() for feed in feeds if feed.scores is not None]
 
-    @torch.inference_mode()
-    def corrected(self, logits: Tensor, before: int) -> Tensor:
-        """`[draft_vocab]` logits of one position behind the draft token `before`; -inf beyond the best of them."""
-        if len(logits) <= SHORTLIST:
-            return logits + self._behind @ self._before[before]
-        values, places = logits.topk(SHORTLIST, sorted=False)
-        fresh = torch.full_like(logits, -torch.inf)
-        fresh[places] = values + self._behind[places] @ self._before[before]
-        return fresh
+    def corrected(self, logits: Tensor, before: int) -> tuple[Tensor, Tensor]:
+        """The candidates of one position behind the draft token `before`: their places and their float32 logits.
+
+        Args:
+            logits: `[draft_vocab]` of the position.
+
+        Raises:
+            BadLogits: the highest logit is not finite.
+        """
+        said = logits.numpy(force=True)
+        highest = float(said.max())
+        check_highest(highest)
+        places = np.flatnonzero(said >= highest - SHORTLIST)
+        values = said[places] + self._behind[places] @ self._before[before]
+        return torch.from_numpy(places), torch.from_numpy(values)
 
     def memory_bytes(self) -> int:
         """Weights and cache."""
@@ -110,17 +117,21 @@ class BlockRunner:
         return self.heads.units(read.hidden, torch.tensor(read.next_ids, device=read.hidden.device))
 
 
+@dataclass(frozen=True, slots=True, eq=False)
 class BlockRead:
     """What one request feeds in one round.
 
     Args:
+        request_id: the request.
         hidden: `[count, num_layers, hidden]` of the tokens that were not read yet, the last one the anchor.
         next_ids: the token behind each of them.
         marked: rows for further candidates.
     """
 
-    def __init__(self, request_id: str, hidden: Tensor, next_ids: Sequence[int], marked: int) -> None:
-        self.request_id, self.hidden, self.next_ids, self.marked = request_id, hidden, next_ids, marked
+    request_id: str
+    hidden: Tensor
+    next_ids: Sequence[int]
+    marked: int
 
     @property
     def count(self) -> int:
@@ -152,6 +163,10 @@ class _FedRows:
         return self.rows[at]
 
 
+_Made = tuple[_FedRows, Callable[[Tensor], Tensor], PagedModel, SlotStore]
+"""The input of a step, the product that makes context rows, the layers, and their cache."""
+
+
 def _weights(heads: BlockHeads) -> dict[str, Tensor]:
     weights = {"norm": heads.norm.detach()}
     for index, layer in enumerate(heads.layers):
@@ -159,7 +174,7 @@ def _weights(heads: BlockHeads) -> dict[str, Tensor]:
     return weights
 
 
-def _on_torch(heads: BlockHeads, loaded: LoadedModel, config: DecoderConfig):  # type: ignore[no-untyped-def]
+def _on_torch(heads: BlockHeads, loaded: LoadedModel, config: DecoderConfig) -> _Made:
     dtype, device = loaded.decoder.dtype, loaded.device
     rows = _FedRows(config.hidden_size, dtype, device)
     weights = {name: tensor.to(device, dtype) for name, tensor in _weights(heads).items()}
@@ -172,7 +187,7 @@ def _on_torch(heads: BlockHeads, loaded: LoadedModel, config: DecoderConfig):  #
     return rows, lambda x: fuse(x.to(dtype)), DecoderRunner(decoder, cache, invariant=False), cache
 
 
-def _compiled(heads: BlockHeads, loaded: LoadedModel, config: DecoderConfig):  # type: ignore[no-untyped-def]
+def _compiled(heads: BlockHeads, loaded: LoadedModel, config: DecoderConfig) -> _Made:
     from gamaneh.backends.compiled.backend import CompiledRunner, pages_for
     from gamaneh.backends.compiled.compiled_decoder import CompiledDecoder, Matrix
 
@@ -209,6 +224,3 @@ def _compiled(heads: BlockHeads, loaded: LoadedModel, config: DecoderConfig):  #
 
 def _taken(tensor: StoredTensor, ids: Tensor) -> StoredTensor:
     return tensor.take(ids.numpy().astype(np.intp))
-
-
-Made = tuple[_FedRows, object, PagedModel, SlotStore]

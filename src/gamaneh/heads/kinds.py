@@ -9,7 +9,7 @@ from typing import Any
 from torch import Tensor
 
 from gamaneh.heads.artifact import Artifact
-from gamaneh.heads.block_heads import blank_block, block_shape, load_block
+from gamaneh.heads.block_heads import blank_block, block_shape, kept_tensors, load_block
 from gamaneh.heads.eagle_head import blank_eagle, load_eagle
 from gamaneh.heads.eagle_shape import eagle_shape
 from gamaneh.heads.exit_head import blank_exit, exit_shape, load_exit
@@ -30,17 +30,19 @@ class HeadKind:
             they draft from (None for all of them). Raises as `whole_shape` does.
         load: heads to draft with, in the target's type, from an artifact that belongs to it. Raises
             `CorruptModel` where the shape or the tensors are wrong.
+        keep: trained tensors -> what an artifact keeps of them; None keeps them in the target's type.
     """
 
     whole_shape: Callable[[Mapping[str, Any], LoadedModel], dict[str, Any]]
     blank: Callable[[Mapping[str, Any], LoadedModel, Tensor | None], DraftHeads]
     load: Callable[[Artifact, LoadedModel], DraftHeads]
+    keep: Callable[[Mapping[str, Tensor]], dict[str, Tensor]] | None = None
 
 
 HEAD_KINDS: Mapping[str, HeadKind] = {
     "medusa": HeadKind(medusa_shape, blank_medusa, load_medusa),
     "mtp": HeadKind(mtp_shape, blank_mtp, load_mtp),
     "eagle": HeadKind(eagle_shape, blank_eagle, load_eagle),
-    "block": HeadKind(block_shape, blank_block, load_block),
+    "block": HeadKind(block_shape, blank_block, load_block, kept_tensors),
     "early_exit": HeadKind(exit_shape, blank_exit, load_exit),
 }

@@ -56,9 +56,7 @@ class BlockProposer(Proposer):
         """One draft per row; empty where no hidden state of the request is known, or the cache has no room."""
         reads = {row.request_id: read for row in rows if (read := self._begin(row)) is not None}
         logits = dict(zip(reads, self.runner.guess(list(reads.values())), strict=True)) if reads else {}
-        return [
-            self._grown(row, logits[row.request_id]) if row.request_id in logits else EMPTY_DRAFT for row in rows
-        ]
+        return [self._grown(row, logits[row.request_id]) if row.request_id in logits else EMPTY_DRAFT for row in rows]
 
     def forget(self, request_id: str) -> None:
         """Free what the cache holds of a request."""
@@ -109,7 +107,8 @@ class BlockProposer(Proposer):
             return self._vocabulary.widen(logits)
         token = builder.tokens[node]
         place = token if self._places is None else self._places[token]
-        return self._vocabulary.widen(self.runner.corrected(logits, place))
+        places, values = self.runner.corrected(logits, place)
+        return self._vocabulary.spread(places, values)
 
 
 def build(parts: Ingredients) -> Proposer:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+import torch
 from torch import Tensor
 
 
@@ -25,3 +26,9 @@ class DraftVocabulary:
             return logits
         wide = logits.new_full((*logits.shape[:-1], self._vocab_size), -math.inf)
         return wide.index_copy_(-1, self._ids, logits)
+
+    def spread(self, places: Tensor, values: Tensor) -> Tensor:
+        """Logits of some draft tokens, by their places, -> float32 `[vocab]`, -inf at all other tokens."""
+        wide = torch.full((self._vocab_size,), -math.inf)
+        wide[places if self._ids is None else self._ids[places]] = values
+        return wide

@@ -21,7 +21,7 @@ def tiny_heads(
     """Untrained heads that guess almost at random; the same seed gives the same weights.
 
     Args:
-        kind: `medusa`, `mtp`, `eagle` or `early_exit`.
+        kind: `medusa`, `mtp`, `eagle`, `block` or `early_exit`.
         draft_vocab: draft from this many tokens, chosen at random; None for all.
         shape: sizes and switches of the kind that differ from its defaults.
 

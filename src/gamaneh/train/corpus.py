@@ -95,9 +95,7 @@ def _samples(
     left_out[f"have no answer within {options.max_length} tokens"] += len(closed) - len(samples)
     samples += finished_samples(texts, loaded.tokenizer, options.max_length)
     open_ones = questions(examples, loaded.tokenizer)
-    asked = [
-        question for question in open_ones if len(question.tokens) + options.answer_tokens <= options.max_length
-    ]
+    asked = [question for question in open_ones if len(question.tokens) + options.answer_tokens <= options.max_length]
     room = f"leave no room for an answer of {options.answer_tokens} in {options.max_length} tokens"
     left_out[room] += len(open_ones) - len(asked)
     if asked:

@@ -76,7 +76,7 @@ def train_heads(loaded: LoadedModel, corpus: Corpus, order: HeadsOrder, workshop
         kind=order.kind,
         shape=shape,
         target=mark_target(loaded),
-        tensors=_kept(heads, loaded.dtype),
+        tensors=_kept(heads, loaded.dtype) if kind.keep is None else kind.keep(tensors_of(heads)),
         provenance=provenance(order.command, {**told, **course.summary()}),
         quality=course.quality,
     )

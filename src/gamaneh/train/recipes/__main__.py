@@ -48,7 +48,7 @@ def _parser() -> argparse.ArgumentParser:
         "--recipe",
         choices=RECIPES,
         default="shipped",
-        help="shipped: Medusa and EAGLE heads that come with the package (default); block: the block drafter that does; "
+        help="shipped: Medusa and EAGLE heads of the package (default); block: its block drafter; "
         "measured: the others of docs/methods.md",
     )
     parser.add_argument("--model", default=TARGET, help="the target; by default %(default)s")
@@ -62,7 +62,8 @@ def _parser() -> argparse.ArgumentParser:
 
 def _train(model: str, recipe: TrainingRecipe, out: Path, work: Path, say: Callable[[str], None]) -> None:
     accelerator = start_accelerator("auto", Precision(), "auto")
-    target = load(pull(model) if model == TARGET else model, device=str(accelerator.device))
+    backend = "auto" if recipe.draft_model is None else "torch"
+    target = load(pull(model) if model == TARGET else model, backend=backend, device=str(accelerator.device))
     workshop = Workshop(accelerator, work, lambda title: _lines(title, say), say)
     for name, quality in follow(target, recipe, workshop, out).items():
         say(f"{out / name}: {shown(quality)}")
