@@ -128,3 +128,34 @@ def test_trees_hold_the_chain_and_what_stands_beside_it(heads: BlockHeads, targe
     (alone,) = proposer_over(heads, target).propose([row(tokens, hidden)])
     assert len(draft) == 12 and not draft.is_chain
     assert alone.tokens[0] in [draft.tokens[node] for node in draft.children(-1)]
+
+
+def test_what_became_of_a_chain_is_learned_up_to_the_first_refusal(heads: BlockHeads, target: LoadedModel) -> None:
+    proposer = proposer_over(heads, target)
+    tokens, hidden = text_of(40)
+    (draft,) = proposer.propose([row(tokens[:9], hidden)])
+    wrong = (draft.tokens[2] + 1) % 256
+    proposer.propose([row([*tokens[:9], *draft.tokens[:2], wrong], hidden)])
+    seen = {line.kind[0]: line.accepted for line in proposer.acceptance.reliability()}
+    assert seen == {0: 1.0, 1: 1.0, 2: 0.0}
+
+
+def test_a_chain_ends_where_candidates_are_never_accepted(heads: BlockHeads, target: LoadedModel) -> None:
+    proposer = proposer_over(heads, target, Style(min_confidence=0.01))
+    tokens, hidden = text_of(40)
+    (before,) = proposer.propose([row(tokens[:9], hidden)])
+    for hundredths in range(100):
+        for _ in range(500):
+            proposer.acceptance.learn(2, False, hundredths / 100, False)
+    proposer.forget("r")
+    (after,) = proposer.propose([row(tokens[:9], hidden)])
+    assert after.tokens == before.tokens[:2]
+
+
+def test_nothing_is_learned_of_an_aborted_request(heads: BlockHeads, target: LoadedModel) -> None:
+    proposer = proposer_over(heads, target)
+    tokens, hidden = text_of(40)
+    proposer.propose([row(tokens[:9], hidden)])
+    proposer.forget("r")
+    proposer.propose([row(tokens[:12], hidden)])
+    assert not proposer.acceptance.reliability()
