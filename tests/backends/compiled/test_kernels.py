@@ -24,7 +24,7 @@ from gamaneh.models.formats.stored import StoredTensor
 SCALES = {"Q4_1": (0, 2), "Q5_1": (0, 2), "Q4_K": (0, 2), "Q5_K": (0, 2), "Q6_K": (208,)}
 """Where the float16 scales of a block lie, where it is not its first two bytes alone."""
 
-ROWS, OUTPUTS = 4, 50
+ROWS, OUTPUTS = 8, 50
 
 
 def random_matrix(kind):
@@ -112,7 +112,8 @@ def test_arm_code_of_every_format_uses_its_vectors(kind):
     target = processor.arm()
     layout = kind_of(random_matrix(kind))
     text = Assembler(target, None).assembly([kernels.product(layout, rows, target) for rows in target.rows])
-    assert text.count("fmla" if layout.floats else "sdot") >= 8 * len(target.rows)
+    chunks, dots = 16 // target.width, 1 if layout.floats else 8
+    assert text.count("fmla" if layout.floats else "sdot") >= sum(target.rows) * chunks * dots
 
 
 def test_everything_between_the_products_is_written_for_arm():

@@ -80,7 +80,7 @@ class CompiledRunner:
         )
 
     def computed_rows(self, rows: int) -> int:
-        """Three rows are computed as four; beyond 16, sizes are not worth telling apart."""
+        """Three rows are computed as four, and seven as eight; beyond 16, sizes are not worth telling apart."""
         return rows if rows <= 16 else -(-rows // 16) * 16
 
     def _span(self, rows: Placed) -> FedSpan:

@@ -38,7 +38,7 @@ Weights = Mapping[str, "Matrix | Floats"]
 """Matrices, norms and biases by the names that `DecoderConfig` documents."""
 
 MAX_HEAD_DIM = 512
-_SPARE_ROWS = 4  # kernels of four rows may read, not write, beyond the last one
+_SPARE_ROWS = 8  # kernels of several rows may read, not write, beyond the last one
 
 
 @dataclass(slots=True)
@@ -161,6 +161,14 @@ class CompiledDecoder:
             rows = rows * np.float32(self.config.embedding_scale)
         return rows
 
+    def marks(self) -> npt.NDArray[np.int64]:
+        """Return the processor's cycle counter at the start of the last step and at the end of each stage.
+
+        A stage that was left out has 0; on processors without such a counter all are 0.
+        """
+        self.workers.settle()
+        return np.concatenate([self._counters[0, 2:3], self._counters[:, 1]])
+
     def close(self) -> None:
         self.workers.settle()
         self.workers.close()
@@ -220,6 +228,7 @@ class CompiledDecoder:
             _advise(tensor, _DONT_NEED)
             entry = [0] * PartField.SIZE
             kernels = self._kernels(laid.kind)
+            entry[PartField.KERNEL_8_AT] = kernels.get(8, 0)
             entry[PartField.KERNEL_4_AT] = kernels.get(4, 0)
             entry[PartField.KERNEL_2_AT] = kernels[2]
             entry[PartField.KERNEL_1_AT] = kernels[1]

@@ -1,11 +1,29 @@
 """Products of a few rows with tiles of weights, written as LLVM IR for each layout and instruction set.
 
-A kernel computes `rows` rows times `TILES` tiles of 16 outputs. Every output of a row is summed in the same order
-whatever the number of rows, so that a row's bits do not depend on the rows beside it:
+Every output of a row is summed in the same order whatever the number of rows, so that a row's bits do not depend on
+the rows beside it:
 
     y = sum over groups of  scale * x_scale * (codes . x - zero * sum x)  -  minimum * (x_scale * sum x)
 
-The dot products of a group are exact, in integers.
+The dot products of a group are exact, in integers. A matrix lies in memory in the order in which it is read:
+
+    matrix   tile 0 | tile 1 | ...            16 outputs each
+    tile     record 0 | record 1 | ...        all inputs of these outputs
+    record   codes of group 0 | 1 | ... | scales and minima by group | super-scales | super-minima
+    group    32 inputs, as vectors of 64 bytes
+
+                    output 0      output 1            output 15
+    4-bit codes   [ i0 i1 i2 i3 | i0 i1 i2 i3 | ... | i0 i1 i2 i3 ]   low halves of the bytes: inputs i0 to i3,
+                  [ i8 ...                                        ]   high halves: i4 to i7; four such vectors
+    8-bit codes   [ i0 i1 i2 i3 | i0 i1 i2 i3 | ... | i0 i1 i2 i3 ]   eight vectors, of inputs i0, i4, i8, ...
+    5 and 6 bits  four vectors as for 4 bits, then one or two with the bits above
+
+so that one vector of codes and four activations, repeated in all lanes, are one dot product of 4 inputs for each of
+16 outputs. Activations are records of 64 bytes for 32 inputs: codes, scale, scale * sum, and what dot products start
+from (`X_STARTS`).
+
+At these speeds memory sets the pace. The processor does not read ahead far enough on its own, so a kernel asks for the
+bytes it needs some records later, a few lines with every group.
 """
 
 from __future__ import annotations
@@ -19,15 +37,30 @@ TILE = 16
 """Outputs side by side in one tile."""
 
 TILES = 2
-"""Tiles that a kernel computes at once, and that it fetches ahead."""
+"""Tiles that a kernel computes, one after the other."""
+
+LINE = 64
+"""Bytes that memory is read in."""
+
+AHEAD_1, AHEAD = 4096, 8192
+"""Bytes between what is computed and what is fetched into the cache: of kernels of one row, and of more."""
+
+Cell = tuple[int, int]
+"""A row, and a chunk of the tile: as many outputs as one vector holds."""
 
 GROUP = 32
 """Inputs that share one scale of the activations."""
 
 X_RECORD = 64
-"""Bytes of one group of activations: 32 codes, scale, scale * sum, -sum, -sum of each half (int32)."""
+"""Bytes of one group of activations: 32 codes, scale, scale * sum, then starts of dot products (int32)."""
 
-X_SCALE, X_SUM, X_NEGATIVE = 32, 36, 40
+X_SCALE, X_SUM = 32, 36
+
+X_STARTS = {8: 40, 16: 44, 128: 48}
+"""Where -zero * sum x stands, from which the dot product of a group starts, by the code of zero."""
+
+X_HALF_STARTS = {32: (52, 56)}
+"""The same for each half of a group."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +137,7 @@ class Kind:
 
 
 def product(kind: Kind, rows: int, target: Target) -> IrFunction:
-    """Return the kernel `rows` x `TILES` tiles for a layout.
+    """Return the kernel for so many rows of activations times `TILES` tiles.
 
     Arguments of the function: first tile, bytes of a tile, activations, bytes of a row of them, records,
     output (float32 `[rows, TILES * 16]`).
@@ -117,12 +150,12 @@ def product(kind: Kind, rows: int, target: Target) -> IrFunction:
 
 
 class _Product:
-    """Shared by the two bodies: the loop over records with float accumulators."""
+    """Shared by the two bodies: the loops over tiles and records, with float accumulators."""
 
     def __init__(self, function: IrFunction, kind: Kind, rows: int, target: Target) -> None:
         self.f, self.kind, self.rows, self.width, self.target = function, kind, rows, target.width, target
         self.chunks = TILE // target.width
-        self.cells = [(r, t, c) for r in range(rows) for t in range(TILES) for c in range(self.chunks)]
+        self.cells = [(r, c) for r in range(rows) for c in range(self.chunks)]
         self.floats, self.ints = f"<{self.width} x float>", f"<{self.width} x i32>"
         self.bytes, self.halves = f"<{4 * self.width} x i8>", f"<{self.width} x half>"
 
@@ -131,55 +164,55 @@ class _Product:
         row_bases = ["%x"]
         for _ in range(1, self.rows):
             row_bases.append(f.offset(row_bases[-1], "%stride"))
-        second = f.offset("%w", "%tile")
-        f.do(f"%ahead = mul i64 %tile, {TILES}")
+        f.do("br label %tiles")
+        f.label("tiles")
+        f.do("%t = phi i64 [ 0, %entry ], [ %next_t, %done ]")
+        tile = f.offset("%w", f.op("mul i64 %t, %tile"))
+        out = f.offset("%out", f.op(f"mul i64 %t, {4 * TILE}"))
         f.do("br label %loop")
         f.label("loop")
-        i = f.op("phi i64 [ 0, %entry ], [ %next, %loop ]")
-        at = f.op(f"mul i64 {i}, {self.kind.record_bytes}")
-        bases = [f.offset("%w", at), f.offset(second, at)]
+        i = f.op("phi i64 [ 0, %tiles ], [ %next, %loop ]")
+        head = len(f.lines)
+        base = f.offset(tile, f.op(f"mul i64 {i}, {self.kind.record_bytes}"))
         x_at = f.op(f"mul i64 {i}, {self.x_bytes}")
-        xs = [f.offset(base, x_at) for base in row_bases]
-        self._fetch_ahead(bases)
-        olds = {}
-        places = {}
-        for cell in self.cells:
-            places[cell] = len(f.lines)
-            olds[cell] = f.op("")
-        news = self.body(bases, xs, dict(olds))
-        for cell in self.cells:
-            old = olds[cell]
-            f.lines[places[cell]] = f"  {old} = phi {self.floats} [ zeroinitializer, %entry ], [ {news[cell]}, %loop ]"
-        # Phi nodes come first in a block.
-        head = f.lines.index("loop:") + 1
-        phis = [line for line in f.lines[head:] if " = phi " in line]
-        rest = [line for line in f.lines[head:] if " = phi " not in line]
-        f.lines[head:] = phis + rest
+        olds = {cell: f"%old_{cell[0]}_{cell[1]}" for cell in self.cells}
+        xs = [f.offset(row, x_at) for row in row_bases]
+        news = self.body(base, xs, dict(olds))
+        f.lines[head:head] = [
+            f"  {olds[cell]} = phi {self.floats} [ zeroinitializer, %tiles ], [ {news[cell]}, %loop ]"
+            for cell in self.cells
+        ]
         f.do(f"%next = add i64 {i}, 1")
         f.do("%more = icmp slt i64 %next, %records")
         f.do("br i1 %more, label %loop, label %done")
         f.label("done")
-        for (r, t, c), value in news.items():
-            place = f.offset("%out", str(4 * (TILE * (r * TILES + t) + c * self.width)))
+        for (r, c), value in news.items():
+            place = f.offset(out, str(4 * (TILE * TILES * r + c * self.width)))
             f.do(f"store {self.floats} {value}, ptr {place}, align 4")
+        f.do("%next_t = add i64 %t, 1")
+        f.do(f"%more_t = icmp slt i64 %next_t, {TILES}")
+        f.do("br i1 %more_t, label %tiles, label %end")
+        f.label("end")
 
-    def _fetch_ahead(self, bases: list[str]) -> None:
-        """Ask for the same record of the next pair of tiles: a tile is too short for the processor to see it coming."""
-        f = self.f
-        for base in bases:
-            ahead = f.offset(base, "%ahead")
-            for line in range(0, self.kind.record_bytes, 64):
-                place = f.offset(ahead, str(line))
-                f.declared.add("declare void @llvm.prefetch.p0(ptr, i32, i32, i32)")
-                f.do(f"call void @llvm.prefetch.p0(ptr {place}, i32 0, i32 3, i32 1)")
+    def fetch_ahead(self, base: str, part: int, parts: int) -> None:
+        """Ask for one of so many parts of a record that comes later: the processor would see it coming too late.
+
+        The compiler must leave these requests where they are. Many at once keep other reads waiting, and nothing is
+        computed meanwhile; nor may it unpack groups ahead, for want of registers.
+        """
+        f, lines = self.f, -(-self.kind.record_bytes // LINE)
+        f.do('call void asm sideeffect "", "~{memory}"()')
+        for line in range(part * lines // parts, (part + 1) * lines // parts):
+            place = f.offset(base, str((AHEAD_1 if self.rows == 1 else AHEAD) + LINE * line))
+            f.declared.add("declare void @llvm.prefetch.p0(ptr, i32, i32, i32)")
+            f.do(f"call void @llvm.prefetch.p0(ptr {place}, i32 0, i32 3, i32 1)")
 
     @property
     def x_bytes(self) -> int:
         raise NotImplementedError
 
-    def body(
-        self, bases: list[str], xs: list[str], acc: dict[tuple[int, int, int], str]
-    ) -> dict[tuple[int, int, int], str]:
+    def body(self, base: str, xs: list[str], acc: dict[Cell, str]) -> dict[Cell, str]:
+        """Return the sums with one record more."""
         raise NotImplementedError
 
     def fma(self, a: str, b: str, c: str) -> str:
@@ -205,17 +238,11 @@ class _FloatProduct(_Product):
     def x_bytes(self) -> int:
         return 4
 
-    def body(
-        self, bases: list[str], xs: list[str], acc: dict[tuple[int, int, int], str]
-    ) -> dict[tuple[int, int, int], str]:
+    def body(self, base: str, xs: list[str], acc: dict[Cell, str]) -> dict[Cell, str]:
+        self.fetch_ahead(base, 0, 1)
+        weights = [self._weight(base, c) for c in range(self.chunks)]
         spread = [self.spread_at(x, 0, "float") for x in xs]
-        news = {}
-        for t in range(TILES):
-            for c in range(self.chunks):
-                weight = self._weight(bases[t], c)
-                for r in range(self.rows):
-                    news[r, t, c] = self.fma(weight, spread[r], acc[r, t, c])
-        return news
+        return {(r, c): self.fma(weights[c], spread[r], old) for (r, c), old in acc.items()}
 
     def _weight(self, base: str, chunk: int) -> str:
         f, floats = self.f, self.kind.floats
@@ -236,20 +263,18 @@ class _IntegerProduct(_Product):
     def x_bytes(self) -> int:
         return X_RECORD * self.kind.per_record
 
-    def body(
-        self, bases: list[str], xs: list[str], acc: dict[tuple[int, int, int], str]
-    ) -> dict[tuple[int, int, int], str]:
-        kind = self.kind
-        supers = [self._supers(base) for base in bases]
-        for group in range(kind.per_record):
-            sums = self._dots(bases, xs, group)
-            scales = [self._scales(base, group, supers[t]) for t, base in enumerate(bases)]
+    def body(self, base: str, xs: list[str], acc: dict[Cell, str]) -> dict[Cell, str]:
+        kind, count = self.kind, self.kind.per_record
+        supers = self._supers(base)
+        for group in range(count):
+            self.fetch_ahead(base, group, count)
+            sums = self._dots(base, xs, group)
+            scales = self._scales(base, group, supers)
             for r, x in enumerate(xs):
                 x_scale = self.spread_at(x, group * X_RECORD + X_SCALE, "float")
                 x_sum = self.spread_at(x, group * X_RECORD + X_SUM, "float") if kind.minima else ""
-                for t in range(TILES):
-                    for c in range(self.chunks):
-                        acc[r, t, c] = self._add(acc[r, t, c], sums[r, t, c], scales[t], c, x_scale, x_sum)
+                for c in range(self.chunks):
+                    acc[r, c] = self._add(acc[r, c], sums[r, c], scales, c, x_scale, x_sum)
         return acc
 
     def _add(
@@ -303,25 +328,19 @@ class _IntegerProduct(_Product):
         half = self.f.op(f"load {self.halves}, ptr {place}, align {2 * self.width}")
         return self.f.op(f"fpext {self.halves} {half} to {self.floats}")
 
-    def _dots(self, bases: list[str], xs: list[str], group: int) -> dict[tuple[int, int, int], list[str]]:
+    def _dots(self, base: str, xs: list[str], group: int) -> dict[Cell, list[str]]:
         """Integer sums of a group, one per half where scales are for 16 inputs."""
-        codes = {(t, c): self._codes(base, group, c) for t, base in enumerate(bases) for c in range(self.chunks)}
+        codes = [self._codes(base, group, c) for c in range(self.chunks)]
         parts = 2 if self.kind.halves else 1
-        found: dict[tuple[int, int, int], list[str]] = {cell: [] for cell in self.cells}
+        found: dict[Cell, list[str]] = {cell: [] for cell in self.cells}
         for part in range(parts):
-            quads = range(part * 8 // parts, (part + 1) * 8 // parts)
-            dots = {
-                (r, t, c): _DOTS[self.target.name](self, self._start(x, group, part))
-                for r, x in enumerate(xs)
-                for t in range(TILES)
-                for c in range(self.chunks)
-            }
-            for quad in quads:
+            starts = [self._start(x, group, part) for x in xs]
+            dots = {(r, c): _DOTS[self.target.name](self, starts[r]) for r, c in found}
+            for quad in range(part * 8 // parts, (part + 1) * 8 // parts):
                 for r, x in enumerate(xs):
                     four = self.spread_at(x, group * X_RECORD + 4 * quad, "i32")
-                    for t in range(TILES):
-                        for c in range(self.chunks):
-                            dots[r, t, c].add(codes[t, c][quad], four)
+                    for c in range(self.chunks):
+                        dots[r, c].add(codes[c][quad], four)
             for cell, dot in dots.items():
                 found[cell].append(dot.total())
         return found
@@ -331,9 +350,8 @@ class _IntegerProduct(_Product):
         zero = 0 if self.target.name in ("neon", "avx2") and self.kind.bits == 8 else self.kind.zero
         if not zero:
             return "zeroinitializer"
-        place = X_NEGATIVE + (4 * (part + 1) if self.kind.halves else 0)
-        negative = self.spread_at(x, group * X_RECORD + place, "i32")
-        return self.f.op(f"shl {self.ints} {negative}, {self.all(zero.bit_length() - 1)}")
+        place = X_HALF_STARTS[zero][part] if self.kind.halves else X_STARTS[zero]
+        return self.spread_at(x, group * X_RECORD + place, "i32")
 
     def _codes(self, base: str, group: int, chunk: int) -> list[str]:
         """Codes of 4 inputs each, eight times, as 32-bit lanes of four bytes."""

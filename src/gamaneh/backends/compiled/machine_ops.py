@@ -57,6 +57,30 @@ def load_atomic(typingctx, address):
 
 
 @intrinsic
+def clock(typingctx):
+    """The processor's cycle counter, where a program may read one; else 0."""
+
+    def codegen(context, builder, signature, args):
+        if not builder.module.triple.startswith("x86_64"):
+            return ir.Constant(_I64, 0)
+        kind = ir.FunctionType(_I64, [])
+        return builder.call(builder.module.declare_intrinsic("llvm.readcyclecounter", (), kind), [])
+
+    return types.int64(), codegen
+
+
+@intrinsic
+def store(typingctx, address, value):
+    """Store a 64-bit number."""
+
+    def codegen(context, builder, signature, args):
+        builder.store(args[1], builder.inttoptr(args[0], _I64.as_pointer()))
+        return context.get_dummy_value()
+
+    return types.void(types.int64, types.int64), codegen
+
+
+@intrinsic
 def give_way(typingctx):
     """Let another thread run on this core: `sched_yield` of the C library."""
 

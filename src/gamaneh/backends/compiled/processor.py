@@ -86,7 +86,7 @@ def arm() -> Target:
 
 
 _SHAPES: dict[str, tuple[int, tuple[int, ...]]] = {
-    "avx512": (16, (4, 2, 1)),
+    "avx512": (16, (8, 4, 2, 1)),
     "avxvnni": (8, (2, 1)),
     "avx2": (8, (2, 1)),
     "neon": (4, (2, 1)),

@@ -20,9 +20,11 @@ from gamaneh.backends.compiled.machine_ops import (
     call_10,
     call_12,
     call_norm,
+    clock,
     floats,
     give_way,
     load_atomic,
+    store,
     store_half,
 )
 
@@ -125,19 +127,20 @@ class LayerField(IntEnum):
 
 
 class PartField(IntEnum):
-    """Columns of the table of matrices. A kernel of 4 rows that the target lacks is 0."""
+    """Columns of the table of matrices. A kernel of 8 or 4 rows that the target lacks is 0."""
 
-    KERNEL_4_AT = 0
-    KERNEL_2_AT = 1
-    KERNEL_1_AT = 2
-    TILES_AT = 3
-    TILE_BYTES = 4
-    PAIRS = 5
-    RECORDS = 6
-    OUTPUTS = 7
-    FIRST_OUTPUT = 8
-    FLOATS = 9
-    SIZE = 10
+    KERNEL_8_AT = 0
+    KERNEL_4_AT = 1
+    KERNEL_2_AT = 2
+    KERNEL_1_AT = 3
+    TILES_AT = 4
+    TILE_BYTES = 5
+    PAIRS = 6
+    RECORDS = 7
+    OUTPUTS = 8
+    FIRST_OUTPUT = 9
+    FLOATS = 10
+    SIZE = 11
 
 
 class RowField(IntEnum):
@@ -160,17 +163,28 @@ class RowField(IntEnum):
 RECORDS, FLOATS = 1, 2
 STORE, ADD, GATE = 0, 1, 2
 STAGE_BYTES = 128
+"""Of a stage's counters: units claimed at 0, when the stage ended at 8, when the step began at 16, units done at 64."""
+
 UNIT_ROWS = 8
 """Most rows of one sequence in a unit of attention."""
 
 UNIT_PAIRS = 8
+"""Most pairs of tiles that are computed before their outputs go on."""
+
+MOST_AT_ONCE = 8
+"""Rows that a product reads its weights once for."""
+
+CHUNK_BYTES = 1 << 18
+"""Weights that are read again for the next rows: a part of the processor's second cache."""
+
 CAP_COLUMNS = 4096
 """Logits that are capped in one unit."""
 
 SPINS = 3000
 
-SCRATCH_SUMS, SCRATCH_SCORES = 4096, 4096 + 8 * 4 * 512
-"""Bytes in a thread's scratch: buffers of products first, sums of values (8 x 512 channels), then scores."""
+SCRATCH_UP, SCRATCH_SUMS, SCRATCH_SCORES = 8192, 4096, 4096 + 8 * 4 * 512
+"""Bytes in a thread's scratch. Products: gates of 8 pairs for 8 rows, then as many of up. Attention: totals, sums of
+values (8 x 512 channels), scores."""
 
 
 @inner
@@ -183,7 +197,9 @@ def _await(plan, stage, done, total):
     """Report `done` units, then wait until all of the stage are; give the core away when it takes long."""
     address = plan[Args.COUNTERS_AT] + stage * STAGE_BYTES + 64
     if done > 0:
-        add_atomic(address, done)
+        now = clock()
+        if add_atomic(address, done) + done == total:
+            store(address - 56, now)
     spins = 0
     while load_atomic(address) < total:
         spins += 1
@@ -242,9 +258,10 @@ def _residual_and_norm(plan, eps, rows, stage, post_at, weight_at, needs, tap, o
 
 @inner
 def _multiply(parts, part, pair, left, in_at, in_stride, out_at):
-    """Up to `left` rows times two tiles; returns how many rows were taken. Three rows are computed as four."""
-    kernel = parts[part, PartField.KERNEL_4_AT]
-    took = 4
+    """Up to `left` rows times two tiles; returns how many rows were taken. 3 are computed as 4, and 7 as 8."""
+    kernel, took = parts[part, PartField.KERNEL_8_AT], 8
+    if left < 7 or kernel == 0:
+        kernel, took = parts[part, PartField.KERNEL_4_AT], 4
     if left < 3 or kernel == 0:
         took = 2 if left >= 2 else 1
         kernel = parts[part, PartField.KERNEL_2_AT if took == 2 else PartField.KERNEL_1_AT]
@@ -255,8 +272,37 @@ def _multiply(parts, part, pair, left, in_at, in_stride, out_at):
 
 
 @inner
-def _unit_pairs(plan, pairs):
-    return max(1, min(UNIT_PAIRS, pairs // (plan[Args.THREADS] * 6)))
+def _large_unit(plan, pairs):
+    """Pairs in one of the first units of a product, two for each thread."""
+    return pairs * 3 // (plan[Args.THREADS] * 8)
+
+
+@inner
+def _small_unit(plan, pairs):
+    """Pairs in the units that are left then. Long runs of memory are read faster; short ones end together."""
+    return max(1, pairs // (plan[Args.THREADS] * 24))
+
+
+@inner
+def _num_units(plan, pairs):
+    large, small = 2 * plan[Args.THREADS], _small_unit(plan, pairs)
+    return large + (pairs - large * _large_unit(plan, pairs) + small - 1) // small
+
+
+@inner
+def _first_pair(plan, pairs, unit):
+    """Where a unit begins; that of the unit behind the last is where they end."""
+    large, size = 2 * plan[Args.THREADS], _large_unit(plan, pairs)
+    return min(pairs, min(unit, large) * size + max(0, unit - large) * _small_unit(plan, pairs))
+
+
+@inner
+def _chunk_pairs(parts, part, num_rows):
+    """Pairs that all rows are multiplied with before the next ones: several turns read them from the cache."""
+    at_once = MOST_AT_ONCE if parts[part, PartField.KERNEL_8_AT] != 0 else 2
+    if num_rows <= at_once:
+        return UNIT_PAIRS
+    return max(1, min(UNIT_PAIRS, CHUNK_BYTES // (2 * parts[part, PartField.TILE_BYTES])))
 
 
 @inner
@@ -281,98 +327,100 @@ def _product(
     pairs = 0
     for part in range(first, first + count):
         pairs += parts[part, PartField.PAIRS]
-    size = _unit_pairs(plan, pairs)
-    total = 0
-    for part in range(first, first + count):
-        total += (parts[part, PartField.PAIRS] + size - 1) // size
-    done = 0
+    total, done = _num_units(plan, pairs), 0
     while True:
         unit = _claim(plan, stage)
         if unit >= total:
             break
         done += 1
-        part = first
-        while unit >= (parts[part, PartField.PAIRS] + size - 1) // size:
-            unit -= (parts[part, PartField.PAIRS] + size - 1) // size
-            part += 1
-        dense = parts[part, PartField.FLOATS] != 0
-        source_at, source_stride = (in_at, in_stride) if dense else (records_at, record_stride)
-        last = min((unit + 1) * size, parts[part, PartField.PAIRS])
-        row = 0
-        while row < num_rows:
-            took = 0
-            for pair in range(unit * size, last):
-                took = _multiply(
-                    parts, part, pair, num_rows - row, source_at + row * source_stride, source_stride, scratch
-                )
-                output = parts[part, PartField.FIRST_OUTPUT] + pair * 32
-                width = min(32, parts[part, PartField.OUTPUTS] - pair * 32)
-                for r in range(took):
-                    got = floats(scratch + r * 128, width)
-                    out = floats(out_at + (row + r) * out_stride + output * 4, width)
-                    if bias_at != 0:
-                        bias = floats(bias_at + output * 4, width)
-                        for i in range(width):
-                            got[i] += bias[i]
-                    if mode == ADD:
-                        for i in range(width):
-                            out[i] += got[i]
-                    else:
-                        for i in range(width):
-                            out[i] = got[i]
-            row += took
+        begin, end = _first_pair(plan, pairs, unit), _first_pair(plan, pairs, unit + 1)
+        # Pairs are counted through all matrices; `before` are those of the matrices before this one.
+        part, before = first, 0
+        while begin < end:
+            while begin - before >= parts[part, PartField.PAIRS]:
+                before += parts[part, PartField.PAIRS]
+                part += 1
+            stop = min(end, before + parts[part, PartField.PAIRS], begin + _chunk_pairs(parts, part, num_rows))
+            dense = parts[part, PartField.FLOATS] != 0
+            source_at, source_stride = (in_at, in_stride) if dense else (records_at, record_stride)
+            row = 0
+            while row < num_rows:
+                took = 0
+                for pair in range(begin - before, stop - before):
+                    took = _multiply(
+                        parts, part, pair, num_rows - row, source_at + row * source_stride, source_stride, scratch
+                    )
+                    output = parts[part, PartField.FIRST_OUTPUT] + pair * 32
+                    width = min(32, parts[part, PartField.OUTPUTS] - pair * 32)
+                    for r in range(took):
+                        got = floats(scratch + r * 128, width)
+                        out = floats(out_at + (row + r) * out_stride + output * 4, width)
+                        if bias_at != 0:
+                            bias = floats(bias_at + output * 4, width)
+                            for i in range(width):
+                                got[i] += bias[i]
+                        if mode == ADD:
+                            for i in range(width):
+                                out[i] += got[i]
+                        else:
+                            for i in range(width):
+                                out[i] = got[i]
+                row += took
+            begin = stop
     _await(plan, stage, done, total)
 
 
 @inner
 def _gated_product(plan, parts, stage, scratch, first, bias_at, needs_out):
-    """Gate and up at once, activation, and the rounding of 32 outputs for the next product."""
+    """Gate and up of some pairs, then activation, and the rounding of 32 outputs for the next product."""
     num_rows, inner_size = plan[Args.ROWS], parts[first, PartField.OUTPUTS]
     pairs = parts[first, PartField.PAIRS]
-    size = max(1, _unit_pairs(plan, pairs) // 2)
-    total = (pairs + size - 1) // size
-    done = 0
+    total, done = _num_units(plan, pairs), 0
     while True:
         unit = _claim(plan, stage)
         if unit >= total:
             break
         done += 1
-        row = 0
-        while row < num_rows:
-            took = 0
-            for pair in range(unit * size, min((unit + 1) * size, pairs)):
-                width = min(32, inner_size - pair * 32)
+        begin, end = _first_pair(plan, pairs, unit), _first_pair(plan, pairs, unit + 1)
+        while begin < end:
+            stop = min(end, begin + _chunk_pairs(parts, first, num_rows))
+            row = 0
+            while row < num_rows:
+                took = 0
                 for half in range(2):
                     part = first + half
-                    into = scratch + half * 1024
+                    x_at, stride = plan[Args.NORMED_RECORDS_AT], plan[Args.RECORD_STRIDE]
                     if parts[part, PartField.FLOATS] != 0:
-                        x_at = plan[Args.NORMED_AT] + row * plan[Args.X_STRIDE]
-                        took = _multiply(parts, part, pair, num_rows - row, x_at, plan[Args.X_STRIDE], into)
-                    else:
-                        x_at = plan[Args.NORMED_RECORDS_AT] + row * plan[Args.RECORD_STRIDE]
-                        took = _multiply(parts, part, pair, num_rows - row, x_at, plan[Args.RECORD_STRIDE], into)
-                    if bias_at != 0:
-                        bias = floats(bias_at + (half * inner_size + pair * 32) * 4, width)
-                        for r in range(took):
-                            got = floats(into + r * 128, width)
-                            for i in range(width):
-                                got[i] += bias[i]
-                acted = scratch + 2048
-                call_4(plan[Args.GATE_AT], scratch, scratch + 1024, acted, took)
-                for r in range(took):
-                    if width < 32:
-                        rest = floats(acted + r * 128, 32)
-                        for i in range(width, 32):
-                            rest[i] = types.float32(0)
-                    if needs_out & RECORDS:
-                        record = plan[Args.ACTED_RECORDS_AT] + (row + r) * plan[Args.ACTED_RECORD_STRIDE] + pair * 64
-                        call_3(plan[Args.QUANTISE_AT], acted + r * 128, record, 1)
-                    if needs_out & FLOATS:
-                        got = floats(acted + r * 128, 32)
-                        out = floats(plan[Args.ACTED_AT] + (row + r) * plan[Args.ACTED_STRIDE] + pair * 128, 32)
-                        for i in range(32):
-                            out[i] = got[i]
-            row += took
+                        x_at, stride = plan[Args.NORMED_AT], plan[Args.X_STRIDE]
+                    for pair in range(begin, stop):
+                        into = scratch + half * SCRATCH_UP + (pair - begin) * 1024
+                        took = _multiply(parts, part, pair, num_rows - row, x_at + row * stride, stride, into)
+                        if bias_at != 0:
+                            width = min(32, inner_size - pair * 32)
+                            bias = floats(bias_at + (half * inner_size + pair * 32) * 4, width)
+                            for r in range(took):
+                                got = floats(into + r * 128, width)
+                                for i in range(width):
+                                    got[i] += bias[i]
+                for pair in range(begin, stop):
+                    acted = scratch + (pair - begin) * 1024
+                    call_4(plan[Args.GATE_AT], acted, acted + SCRATCH_UP, acted, took)
+                    width = min(32, inner_size - pair * 32)
+                    for r in range(took):
+                        if width < 32:
+                            rest = floats(acted + r * 128, 32)
+                            for i in range(width, 32):
+                                rest[i] = types.float32(0)
+                        if needs_out & RECORDS:
+                            at = plan[Args.ACTED_RECORDS_AT] + (row + r) * plan[Args.ACTED_RECORD_STRIDE] + pair * 64
+                            call_3(plan[Args.QUANTISE_AT], acted + r * 128, at, 1)
+                        if needs_out & FLOATS:
+                            got = floats(acted + r * 128, 32)
+                            out = floats(plan[Args.ACTED_AT] + (row + r) * plan[Args.ACTED_STRIDE] + pair * 128, 32)
+                            for i in range(32):
+                                out[i] = got[i]
+                row += took
+            begin = stop
     _await(plan, stage, done, total)
 
 
@@ -658,6 +706,8 @@ def run(plan, layers, parts, rows, units, ancestors, taps, eps, scale, thread):
         scale: of the attention's scores.
     """
     scratch = plan[Args.SCRATCH_AT] + thread * plan[Args.SCRATCH_BYTES]
+    if thread == 0:
+        store(plan[Args.COUNTERS_AT] + 16, clock())
     num_rows, stage, post_at = plan[Args.ROWS], 0, 0
     x_at, x_stride = plan[Args.X_AT], plan[Args.X_STRIDE]
     normed_at, records_at, record_stride = (

@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 
 from gamaneh.backends.compiled.assemble import IrFunction
-from gamaneh.backends.compiled.kernels import GROUP, TILE, X_NEGATIVE, X_RECORD, X_SCALE, X_SUM
+from gamaneh.backends.compiled.kernels import GROUP, TILE, X_HALF_STARTS, X_RECORD, X_SCALE, X_STARTS, X_SUM
 from gamaneh.backends.compiled.processor import Target
 
 BLOCK = 16
@@ -208,9 +208,13 @@ def _quantise(target: Target) -> IrFunction:
     f.do(f"store float {scale}, ptr {f.offset(out, str(X_SCALE))}, align 4")
     weighted = f.op(f"fmul float {scale}, {f.op(f'sitofp i32 {both} to float')}")
     f.do(f"store float {weighted}, ptr {f.offset(out, str(X_SUM))}, align 4")
-    for at, total in enumerate([both, *halves]):
-        negative = f.op(f"sub i32 0, {total}")
-        f.do(f"store i32 {negative}, ptr {f.offset(out, str(X_NEGATIVE + 4 * at))}, align 4")
+    starts = [(both, nought, place) for nought, place in X_STARTS.items()]
+    starts += [
+        (halves[at], nought, place) for nought, places in X_HALF_STARTS.items() for at, place in enumerate(places)
+    ]
+    for total, nought, place in starts:
+        start = f.op(f"mul i32 {total}, {-nought}")
+        f.do(f"store i32 {start}, ptr {f.offset(out, str(place))}, align 4")
     loop.end([])
     return f
 
