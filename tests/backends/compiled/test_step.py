@@ -9,8 +9,10 @@ import pytest
 import torch
 from compiled_models import compiled_decoder, compiled_weights, new_pages, span
 
+from gamaneh.backends.compiled import compiled_decoder as under_test
 from gamaneh.backends.compiled import processor
 from gamaneh.backends.compiled.compiled_decoder import CompiledDecoder, FedSpan
+from gamaneh.backends.compiled.pages import Pages
 from gamaneh.errors import CorruptModel
 from gamaneh.kv import KVCache
 from gamaneh.kv.placing import Placed
@@ -149,6 +151,17 @@ def test_the_number_of_threads_changes_no_bit():
     results = [whole(compiled_decoder("qwen3", "int4", threads=threads)).logits for threads in (1, 2, 3)]
     assert torch.equal(results[0], results[1])
     assert torch.equal(results[0], results[2])
+
+
+def test_a_request_that_decodes_on_does_not_take_more_memory_with_every_token(monkeypatch):
+    config, taken = TINY_CONFIGS["llama"], []
+    decoder = CompiledDecoder(config, compiled_weights(config, "int8")[0], threads=1)
+    pages = Pages(config.num_layers, 80, config.num_kv_heads, config.head_dim)
+    allocate = under_test.aligned
+    monkeypatch.setattr(under_test, "aligned", lambda *args: taken.append(np.prod(args[0])) or allocate(*args))
+    for position in range(1000, 1100):
+        decoder.step([FedSpan([5], position, list(range(1, 80)), logit_rows=1)], pages)
+    assert sum(taken) < 2_000_000
 
 
 def test_scores_are_computed_only_where_they_are_asked_for():

@@ -295,9 +295,14 @@ class CompiledDecoder:
 
     def _grow(self, rows: int, reach: int) -> None:
         """Make buffers and rotations large enough for so many rows, and for positions below `reach`."""
-        if rows > self._buffers.rows or reach > self._buffers.reach:
-            self._buffers = _Buffers(max(rows, 2 * self._buffers.rows if rows <= 64 else rows), max(reach, 1024))
-            self._buffers.allocate(self.config, self.workers.threads, self._floats_needed())
+        held = self._buffers
+        if rows > held.rows or reach > held.reach:
+            # Each only as it is exceeded: a request that decodes reaches one position further in every step.
+            more_rows = held.rows if rows <= held.rows else max(rows, 2 * held.rows if rows <= 64 else rows)
+            further = held.reach if reach <= held.reach else max(reach, 2 * held.reach, 1024)
+            grown = _Buffers(more_rows, further)
+            grown.allocate(self.config, self.workers.threads, self._floats_needed())
+            self._buffers = grown
         if reach > self._rope_capacity:
             self._rotations(min(max(2 * reach, 4096), max(self.config.max_context, reach)))
 
