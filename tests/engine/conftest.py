@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import pytest
-from under_test import BACKENDS, running
+from under_test import BACKENDS, TORCH, running
 
 from gamaneh.core import FinishReason, Request, StepOutput
 from gamaneh.engine.engine import Engine
@@ -65,11 +65,12 @@ def draft_length(request: pytest.FixtureRequest) -> int:
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Equivalence tests run over each backend."""
     if metafunc.module.__name__.startswith("test_equivalence"):
-        metafunc.fixturenames.append("backend_under_test")
         metafunc.parametrize("backend_under_test", BACKENDS, indirect=True)
 
 
-@pytest.fixture
-def backend_under_test(request: pytest.FixtureRequest) -> Iterator[None]:
-    with running(request.param):
-        yield
+@pytest.fixture(autouse=True)
+def backend_under_test(request: pytest.FixtureRequest) -> Iterator[str]:
+    """The backend that tiny models are loaded for; a test that is not parametrised has torch."""
+    name: str = getattr(request, "param", TORCH)
+    with running(name):
+        yield name

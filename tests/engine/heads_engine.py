@@ -56,7 +56,13 @@ def engine_for(
         proposer_options={} if proposer in ("none", "medusa") else {"min_confidence": 0.0},
     )
     options = EngineOptions(max_batch=8, step_tokens=step_tokens, kv_blocks=num_blocks, invariant=True)
-    return build_engine(tiny_model(family, dtype=dtype), None, speculation, options, heads=[heads] if heads else [])
+    target = tiny_model(family, dtype=dtype)
+    return build_engine(target, None, speculation, options, heads=[made_for(target, heads)] if heads else [])
+
+
+def made_for(target: LoadedModel, heads: Artifact) -> Artifact:
+    """The same heads for a target that keeps the weights that they were trained on in another format."""
+    return replace(heads, target=mark_target(target))
 
 
 @kept

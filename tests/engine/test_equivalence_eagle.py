@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 from conftest import run
-from heads_engine import PROMPTS, TEXT, expected, learned_heads, outputs, params_for, watch
+from heads_engine import PROMPTS, TEXT, expected, learned_heads, made_for, outputs, params_for, watch
 from under_test import kept, tiny_model
 
 from gamaneh.control.survival import DraftSource
@@ -71,7 +71,7 @@ def engine_for(
     )
     options = EngineOptions(max_batch=8, step_tokens=step_tokens, kv_blocks=num_blocks, invariant=True)
     target = tiny_model(family, dtype=dtype)
-    engine = build_engine(target, None, speculation, options, heads=[artifact] if artifact else [])
+    engine = build_engine(target, None, speculation, options, heads=[made_for(target, artifact)] if artifact else [])
     engine.clock = lambda: 0.0  # beside such a target every draft would be slow
     return engine
 

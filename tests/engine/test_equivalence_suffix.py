@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 from conftest import assert_idle, drain, run
-from heads_engine import learned_heads
+from heads_engine import learned_heads, made_for
 from test_distribution import CELLS, TARGET, p_values
 from test_equivalence import PROCESSORS, PROMPTS, TEXT, params_for, ready
 from under_test import kept, tiny_model
@@ -165,9 +165,10 @@ def test_every_proposer_at_once(wanted: str, names: str, temperature: float) -> 
     speculation = SpeculationOptions(
         proposer=wanted, draft_length=4, proposer_options={"min_confidence": 0.0, "merge": True}
     )
-    heads = [learned_heads("llama", kind, **shape) for kind, shape in HEADS.items()]
+    target = tiny_model("llama")
+    heads = [made_for(target, learned_heads("llama", kind, **shape)) for kind, shape in HEADS.items()]
     options = EngineOptions(max_batch=8, step_tokens=256, kv_blocks=96, invariant=True)
-    engine = build_engine(tiny_model("llama"), tiny_model("llama", seed=1), speculation, options, heads=heads)
+    engine = build_engine(target, tiny_model("llama", seed=1), speculation, options, heads=heads)
     engine.clock = lambda: 0.0
     reports: list[StepReport] = []
     engine.observers.append(reports.append)

@@ -22,6 +22,7 @@ from gamaneh.kv.placing import Placed
 from gamaneh.kv.pool import BlockPool
 from gamaneh.models.batch import build_batch
 from gamaneh.models.decoder import Layer, Rotary
+from gamaneh.models.rope import rope_tables
 from gamaneh.models.tiling import FREE
 from gamaneh.proposers.builtin import MIN_CONFIDENCE
 from gamaneh.proposers.medusa import build_parallel
@@ -215,10 +216,11 @@ def build(parts: Ingredients) -> Proposer:
     artifact = parts.heads_of("mtp")
     if artifact.shape.get("form") == "parallel":
         return build_parallel(parts, load_parallel(artifact, parts.target.loaded), artifact)
-    room = parts.target.backend.room()
+    loaded, room = parts.target.loaded, parts.target.backend.room()
+    tables = rope_tables(loaded.config.ropes[0], loaded.config.head_dim, loaded.config.max_context)
     return ChainedHeadsProposer(
-        load_chained(artifact, parts.target.loaded),
-        parts.target.loaded.decoder.ropes[0],
+        load_chained(artifact, loaded),
+        Rotary(*(table.to(loaded.device, loaded.dtype) for table in tables)),
         vocab_size=parts.vocab_size,
         num_blocks=room.total // room.unit,
         block_size=room.unit,
