@@ -22,7 +22,7 @@ from tools.race import laps as laps_module
 from tools.race.contestants import MODES, Files, Server, Way, our_command, their_command
 from tools.race.laps import BATCH, DECODE, KINDS, PROMPT, QUICK, Course, Lap, Track, of_kind
 from tools.race.outcome import aims_of, describe, groups_of, growth, step_times
-from tools.race.record import Setting, document_of
+from tools.race.record import Setting, command_line, document_of
 
 FILES = Files(Path("target.gguf"), Path("draft.gguf"))
 
@@ -379,3 +379,8 @@ def fake_servers(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[No
     monkeypatch.setattr(program, "their_command", lambda *arguments: command)
     monkeypatch.setattr("tools.peer.Peer.program", lambda peer, name: Path(name))
     yield
+
+
+def test_recorded_commands_tell_no_folder() -> None:
+    words = ["/home/me/bin/llama-server", "--model", "/home/me/cache/a model.gguf", "--threads", "2", "a/b"]
+    assert command_line(words) == "llama-server --model 'a model.gguf' --threads 2 a/b"

@@ -44,7 +44,7 @@ from tools.race.contestants import (
 )
 from tools.race.laps import EVENTS, KINDS, QUICK, Course, Track, run
 from tools.race.outcome import describe
-from tools.race.record import Setting, document_of, groups_in
+from tools.race.record import Setting, command_line, document_of, groups_in
 
 TARGET, DRAFT_MODEL = "qwen2.5-coder-1.5b-instruct", "qwen2.5-coder-0.5b-instruct"
 QUICK_MODES = (PLAIN, "draft", "ngram-simple-short")
@@ -159,7 +159,7 @@ def _race(options: argparse.Namespace, course: Course) -> dict[str, Any]:
     )
     run_record = {
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
-        "command": f"python -m tools.race {shlex.join(sys.argv[1:])}",
+        "command": f"python -m tools.race {command_line(sys.argv[1:])}",
         "course": asdict(course),
         "bandwidth": bandwidth,
         "disturbed": disturbed,
@@ -167,7 +167,7 @@ def _race(options: argparse.Namespace, course: Course) -> dict[str, Any]:
             server.name: {**asdict(server.start), "resident_after": resident[server.name]} for server in servers
         },
         "first_ttft": track.first_ttft,
-        "commands": {server.name: shlex.join(server.command) for server in servers},
+        "commands": {server.name: command_line(server.command) for server in servers},
     }
     document = document_of(setting, run_record, laps, before)
     print("\n".join((*describe(groups_in(document)), *_describe_rest(document))), flush=True)

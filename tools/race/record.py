@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from statistics import median
@@ -71,6 +72,11 @@ def document_of(setting: Setting, run: Mapping[str, Any], laps: Sequence[Lap], b
         "aims": [{**asdict(aim), "met": aim.met} for aim in aims],
         "laps": [asdict(lap) for lap in all_laps],
     }
+
+
+def command_line(words: Sequence[str]) -> str:
+    """Return a command as it is recorded: files by their names, as their folders are this machine's own."""
+    return shlex.join(word.rpartition("/")[2] if word.startswith("/") else word for word in words)
 
 
 def groups_in(document: Mapping[str, Any]) -> list[Group]:
