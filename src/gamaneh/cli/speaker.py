@@ -161,7 +161,7 @@ class LocalSpeaker:
 
     def _drafting(self, settings: Settings) -> Drafting:
         usual = {name: getattr(self.llm.speculation, name) for name in DRAFTING}
-        return Drafting(**usual | {name: settings[name] for name in DRAFTING if name in settings})
+        return Drafting(**usual | _split(settings)[1])
 
 
 def _check_proposer(proposer: str, there: Iterable[str]) -> None:
@@ -170,8 +170,14 @@ def _check_proposer(proposer: str, there: Iterable[str]) -> None:
         raise InvalidOption("proposer", f"must be one of {', '.join(known)}", proposer)
 
 
+def _split(settings: Settings) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Settings of sampling, and those of drafting."""
+    drafting = {name: value for name, value in settings.items() if name in DRAFTING}
+    return {name: value for name, value in settings.items() if name not in drafting}, drafting
+
+
 def _params(settings: Settings) -> SamplingParams:
-    return SamplingParams(**{name: value for name, value in settings.items() if name not in DRAFTING})
+    return SamplingParams(**_split(settings)[0])
 
 
 class RemoteSpeaker:
@@ -215,7 +221,7 @@ class RemoteSpeaker:
     def check(self, settings: Settings) -> None:
         """Refuse what no server could take; the server knows its own limits."""
         _params(settings)
-        drafting = Drafting(**{name: settings[name] for name in DRAFTING if name in settings})
+        drafting = Drafting(**_split(settings)[1])
         if self._proposers is not None:
             _check_proposer(drafting.proposer, self._proposers)
 
@@ -236,12 +242,11 @@ class RemoteSpeaker:
             raise GamanehError(f"the connection to {self._http.base_url} broke: {error}") from error
 
     def _body(self, messages: Sequence[Message], settings: Settings) -> dict[str, Any]:
-        asked: dict[str, Any] = {name: value for name, value in settings.items() if name not in DRAFTING}
+        asked, drafting = _split(settings)
         if "stop" in asked:
             asked["stop"] = list(asked["stop"])
         body = {"model": self.name, "messages": list(messages), "stream": True, **asked}
         body["stream_options"] = {"include_usage": True}
-        drafting = {name: settings[name] for name in DRAFTING if name in settings}
         if "draft_length" in drafting and drafting["draft_length"] is None:
             drafting["draft_length"] = "adaptive"
         if self._proposers is not None or drafting:

@@ -31,7 +31,7 @@ from gamaneh.models.fetch import cache_folder
 from gamaneh.models.loading import LoadedModel
 from gamaneh.options import EngineOptions, SpeculationOptions
 from gamaneh.proposers.recipe import Ingredients, ReadyModel
-from gamaneh.proposers.registry import build_proposers
+from gamaneh.proposers.registry import REGISTRY, build_proposers
 
 LOGGER = logging.getLogger(__name__)
 
@@ -122,19 +122,15 @@ def build_engine(
     return engine
 
 
-READ_LAYERS = ("block", "eagle", "early_exit", "medusa", "mtp")
-"""Proposers that read or leave out layers of the target."""
-
-
 def _check_library_target(
     speculation: SpeculationOptions, options: EngineOptions, heads: Sequence[HeadsSource]
 ) -> None:
     """Refuse what needs to see inside a model that the library runs."""
     if heads:
         raise InvalidOption("heads", "must be left out with backend hf, which shows no layers", len(heads))
-    if speculation.proposer in READ_LAYERS:
-        others = ", ".join(READ_LAYERS)
-        raise InvalidOption("proposer", f"must be none of {others} with backend hf", speculation.proposer)
+    inside = sorted(name for name, recipe in REGISTRY.items() if "heads" in recipe.given)
+    if speculation.proposer in inside:
+        raise InvalidOption("proposer", f"must be none of {', '.join(inside)} with backend hf", speculation.proposer)
     if options.invariant:
         raise InvalidOption("invariant", "cannot be had with backend hf, whose bits depend on the rows beside", True)
 

@@ -278,21 +278,15 @@ class Engine:
                 turn.sequence.timeline.deliver(len(turn.output.emitted), now)
             if turn.sequence.finish_reason is not None:
                 self._finish(turn.sequence)
-        if self.scheduler.preempted:
-            for sequence in self.scheduler.preempted:
-                self.drafting.forget(sequence.request_id)
+        for sequence in self.scheduler.preempted:
+            self.drafting.forget(sequence.request_id)
         self._report_step(turns, watch)
         return [turn.output for turn in turns if turn.output is not None]
 
     def _report_step(self, turns: Sequence[Turn], watch: Stopwatch) -> None:
         if not turns or not self.batch_observers:
             return
-        report = batch_report(
-            turns,
-            self.cost,
-            watch,
-            preempted=len(self.scheduler.preempted),
-        )
+        report = batch_report(turns, self.cost, watch, preempted=len(self.scheduler.preempted))
         for observer in self.batch_observers:
             observer(report)
 

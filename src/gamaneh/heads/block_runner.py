@@ -67,13 +67,9 @@ class BlockRunner:
     def guess(self, reads: Sequence[BlockRead]) -> list[Tensor]:
         """`[1 + marked, draft_vocab]` float32 logits for each request, in one forward; what was read stays."""
         units = self._fuse(torch.cat([self._joint(read) for read in reads]))
-        pieces, feeds, first = [], [], 0
-        for read in reads:
-            stop = first + read.count
-            pieces += [units[first:stop], units[stop - 1] + self._marks[: read.marked].to(units.dtype)]
-            first = stop
-        at = 0
-        for read in reads:
+        pieces, feeds, at = [], [], 0
+        for read, own in zip(reads, torch.split(units, [read.count for read in reads]), strict=True):
+            pieces += [own, own[-1] + self._marks[: read.marked].to(units.dtype)]
             length = self.backend.length(read.request_id)
             rows = range(at, at + read.count)
             marked = range(rows.stop, rows.stop + read.marked)

@@ -8,9 +8,6 @@ from typing import Protocol
 
 from torch import Tensor, nn
 
-Head = Callable[[Tensor], Tensor]
-"""The target's final norm and output matrix: `[..., hidden]` -> `[..., vocab]` logits. Its weights are not trained."""
-
 Embed = Callable[[Tensor], Tensor]
 """The target's embedding: token ids `[...]` -> `[..., hidden]`. Its weights are not trained."""
 

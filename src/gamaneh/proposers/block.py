@@ -11,7 +11,6 @@ from gamaneh.core import EMPTY_DRAFT, ROOT, Draft, Needs, ProposalRow, Proposer
 from gamaneh.heads.block_heads import load_block
 from gamaneh.heads.block_runner import BlockRead, BlockRunner
 from gamaneh.proposers.acceptance import AcceptanceTable
-from gamaneh.proposers.builtin import DRAFT_BRANCHING, MIN_CONFIDENCE
 from gamaneh.proposers.recipe import Ingredients
 from gamaneh.proposers.tree import CHAINS, Style, TreeBuilder, confidence
 from gamaneh.proposers.vocabulary import DraftVocabulary
@@ -160,6 +159,6 @@ def build(parts: Ingredients) -> Proposer:
     return BlockProposer(
         BlockRunner(load_block(artifact, loaded), loaded),
         vocab_size=parts.vocab_size,
-        style=Style(parts.value(MIN_CONFIDENCE), parts.value(DRAFT_BRANCHING) or 1),
+        style=Style.asked(parts),
         expected=artifact.survival,
     )

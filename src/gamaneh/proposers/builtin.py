@@ -5,8 +5,9 @@ Recipes of the others stand in their own files.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from importlib import import_module
+from typing import Any
 
 from gamaneh.checks import FLAG, number, one_of, optional, whole
 from gamaneh.core import AUTO, Proposer
@@ -55,6 +56,19 @@ def _code_of(module: str) -> Callable[[Ingredients], Proposer]:
     return build
 
 
+def _of_heads(kind: str, options: tuple[ProposerOption[Any], ...], *, titles: Mapping[str, str], about: str) -> Recipe:
+    """Return the recipe of the proposer that heads of one kind make; it has the kind's name."""
+    return Recipe(
+        kind,
+        _code_of(kind),
+        ready=lambda parts: parts.has_heads(kind),
+        options=options,
+        titles=titles,
+        about=about,
+        given=("heads",),
+    )
+
+
 def _grammars_are_there(parts: Ingredients) -> bool:
     from gamaneh.sampling.grammar_mask import grammars_are_there
 
@@ -79,54 +93,39 @@ DRAFT_MODEL = Recipe(
     given=("draft_model",),
 )
 
-MEDUSA = Recipe(
+MEDUSA = _of_heads(
     "medusa",
-    _code_of("medusa"),
-    ready=lambda parts: parts.has_heads("medusa"),
-    options=(DRAFT_BRANCHING,),
+    (DRAFT_BRANCHING,),
     titles={"en": "Medusa heads", "fa": "سرهای Medusa"},
     about="Trained heads guess all positions at once.",
-    given=("heads",),
 )
 
-MTP = Recipe(
+MTP = _of_heads(
     "mtp",
-    _code_of("mtp"),
-    ready=lambda parts: parts.has_heads("mtp"),
-    options=(MIN_CONFIDENCE, DRAFT_BRANCHING),
+    (MIN_CONFIDENCE, DRAFT_BRANCHING),
     titles={"en": "multi-token prediction", "fa": "پیش‌بینیِ چندتوکنی"},
     about="Trained heads guess one position each.",
-    given=("heads",),
 )
 
-EAGLE = Recipe(
+EAGLE = _of_heads(
     "eagle",
-    _code_of("eagle"),
-    ready=lambda parts: parts.has_heads("eagle"),
-    options=(MIN_CONFIDENCE, DRAFT_BRANCHING),
+    (MIN_CONFIDENCE, DRAFT_BRANCHING),
     titles={"en": "EAGLE", "fa": "EAGLE"},
     about="One trained layer continues the target's hidden states.",
-    given=("heads",),
 )
 
-BLOCK = Recipe(
+BLOCK = _of_heads(
     "block",
-    _code_of("block"),
-    ready=lambda parts: parts.has_heads("block"),
-    options=(MIN_CONFIDENCE, DRAFT_BRANCHING),
+    (MIN_CONFIDENCE, DRAFT_BRANCHING),
     titles={"en": "block drafter", "fa": "پیش‌نویسِ یک‌باره"},
     about="Trained layers guess all candidates in one forward.",
-    given=("heads",),
 )
 
-EARLY_EXIT = Recipe(
+EARLY_EXIT = _of_heads(
     "early_exit",
-    _code_of("early_exit"),
-    ready=lambda parts: parts.has_heads("early_exit"),
-    options=(MIN_CONFIDENCE, EXIT_LAYER),
+    (MIN_CONFIDENCE, EXIT_LAYER),
     titles={"en": "early exit", "fa": "خروجِ زودهنگام"},
     about="The target's own first layers guess.",
-    given=("heads",),
 )
 
 PORTFOLIO = Recipe(

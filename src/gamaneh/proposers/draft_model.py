@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from gamaneh.core import EMPTY_DRAFT, Backend, Draft, Needs, ProposalRow, Proposer
 from gamaneh.errors import InvalidOption
 from gamaneh.proposers.bridge import Bridge, SameTokens, grow
-from gamaneh.proposers.builtin import BRIDGE, DRAFT_BRANCHING, MIN_CONFIDENCE
+from gamaneh.proposers.builtin import BRIDGE
 from gamaneh.proposers.cross.bridge_choice import choose_bridge
 from gamaneh.proposers.distilled import expected_survival
 from gamaneh.proposers.draft_reader import DraftReader
@@ -69,7 +69,7 @@ def build(parts: Ingredients) -> Proposer:
     if parts.draft_model is None:
         raise InvalidOption("draft_model", "must be given for the proposer draft_model", None)
     draft, target = parts.draft_model, parts.target.loaded
-    style = Style(parts.value(MIN_CONFIDENCE), parts.value(DRAFT_BRANCHING) or 1)
+    style = Style.asked(parts)
     return DraftModelProposer(
         draft.backend,
         vocab_size=parts.vocab_size,

@@ -12,7 +12,6 @@ from gamaneh.core import EMPTY_DRAFT, ROOT, Draft, Needs, ProposalRow, Proposer
 from gamaneh.heads.eagle_head import load_eagle
 from gamaneh.heads.eagle_runner import EagleRunner
 from gamaneh.heads.level import Level, Strand, build_level
-from gamaneh.proposers.builtin import DRAFT_BRANCHING, MIN_CONFIDENCE
 from gamaneh.proposers.recipe import Ingredients
 from gamaneh.proposers.tree import CHAINS, Style, TreeBuilder
 from gamaneh.proposers.vocabulary import DraftVocabulary
@@ -219,6 +218,6 @@ def build(parts: Ingredients) -> Proposer:
     return EagleProposer(
         EagleRunner(load_eagle(artifact, loaded), loaded.decoder),
         vocab_size=parts.vocab_size,
-        style=Style(parts.value(MIN_CONFIDENCE), parts.value(DRAFT_BRANCHING) or 1),
+        style=Style.asked(parts),
         expected=artifact.survival,
     )

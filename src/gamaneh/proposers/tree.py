@@ -7,13 +7,15 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 import torch
 from torch import Tensor
 
 from gamaneh.core import EMPTY_DRAFT, ROOT, Draft, ProposalRow
 from gamaneh.errors import BadLogits
+from gamaneh.proposers.builtin import DRAFT_BRANCHING, MIN_CONFIDENCE
+from gamaneh.proposers.recipe import Ingredients
 from gamaneh.sampling import blocks
 from gamaneh.sampling.noise import check_highest
 
@@ -29,6 +31,11 @@ class Style:
 
     min_confidence: float = 0.0
     branching: int = 1
+
+    @classmethod
+    def asked(cls, parts: Ingredients) -> Self:
+        """Return the form that the options of a proposer with trees ask for."""
+        return cls(parts.value(MIN_CONFIDENCE), parts.value(DRAFT_BRANCHING) or 1)
 
 
 CHAINS = Style()

@@ -37,7 +37,6 @@ Matrix = tuple[StoredTensor, ...]
 Weights = Mapping[str, "Matrix | Floats"]
 """Matrices, norms and biases by the names that `DecoderConfig` documents."""
 
-MAX_HEAD_DIM = 512
 _SPARE_ROWS = 8  # kernels of several rows may read, not write, beyond the last one
 
 

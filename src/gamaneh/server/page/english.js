@@ -153,7 +153,6 @@ export const ENGLISH = {
   marksLine: "line",
   marksTint: "tint",
   marksNone: "none",
-  stateWaiting: "waiting",
   stateAnswering: "answering",
   stateFinished: "finished",
   stateStopped: "stopped",

@@ -153,7 +153,6 @@ export const PERSIAN = {
   marksLine: "خط",
   marksTint: "رنگ زمینه",
   marksNone: "هیچ",
-  stateWaiting: "در انتظار",
   stateAnswering: "در حال پاسخ",
   stateFinished: "پایان یافت",
   stateStopped: "متوقف شد",
