@@ -21,7 +21,7 @@ from gamaneh.bench.result import (
     SideSetup,
     TokenSource,
 )
-from gamaneh.bench.time_limit import OUT_OF_TIME
+from gamaneh.bench.time_limit import broke_off
 from gamaneh.errors import GamanehError, InvalidOption
 from gamaneh.prefix import common_prefix
 
@@ -372,8 +372,7 @@ CODES = (*_LEADING, *(code for code in _LOOKS if code not in _LEADING), "prefix_
 def went_wrong(run: Run) -> bool:
     """Whether something is missing from the figures, or an output is not what it must be."""
     failed = any(caution.code == "proposer_failed" for caution in run.cautions)
-    stopped = run.stopped not in (None, OUT_OF_TIME)
-    return stopped or bool(run.failures) or failed or unexplained(run.equality) > 0
+    return broke_off(run.stopped) or bool(run.failures) or failed or unexplained(run.equality) > 0
 
 
 def unexplained(equality: Equality | None) -> int:

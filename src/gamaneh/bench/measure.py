@@ -35,7 +35,7 @@ from gamaneh.bench.record import (
 )
 from gamaneh.bench.result import Load, Pattern, Price, Slo
 from gamaneh.bench.stats import is_saturated, stays
-from gamaneh.bench.time_limit import OUT_OF_TIME, TimeLimit
+from gamaneh.bench.time_limit import OUT_OF_TIME, TimeLimit, broke_off
 from gamaneh.errors import GamanehError, InvalidOption
 from gamaneh.options import SamplingParams
 
@@ -299,7 +299,7 @@ class Bench:
         for number, load in enumerate(self.plan.loads):
             await self._measure(load, self.limit.share(1 / (len(self.plan.loads) - number)))
             self.keep(self)
-            if self.stopped not in (None, OUT_OF_TIME) or (self.plan.sweep and self._nobody_keeps_up()):
+            if broke_off(self.stopped) or (self.plan.sweep and self._nobody_keeps_up()):
                 return
 
     async def _measure(self, load: Load, limit: TimeLimit) -> None:
@@ -313,7 +313,7 @@ class Bench:
                     return
                 for way in self.ways if (number + turn) % 2 == 0 else self.ways[::-1]:
                     await self._turn(way, measured, number, slots)
-                if self.stopped not in (None, OUT_OF_TIME):
+                if broke_off(self.stopped):
                     return
 
     async def _warm_up(self, load: Load) -> None:
@@ -350,7 +350,7 @@ class Bench:
     def _note_failures(self, way: Way, records: Sequence[Record]) -> None:
         for record in records:
             self._failed[way.name] = 0 if record.error is None else self._failed[way.name] + 1
-            if self._failed[way.name] >= MOST_FAILURES and self.stopped in (None, OUT_OF_TIME):
+            if self._failed[way.name] >= MOST_FAILURES and not broke_off(self.stopped):
                 told = f"{MOST_FAILURES} requests in a row failed on the {way.name} side"
                 self.stopped = f"{told}, the last one with: {record.error}"
 

@@ -13,6 +13,11 @@ OUT_OF_TIME = "out of time"
 """Why a run stopped before its end."""
 
 
+def broke_off(stopped: str | None) -> bool:
+    """Whether a run stopped before its end for another reason than the time, which ends runs as a rule."""
+    return stopped not in (None, OUT_OF_TIME)
+
+
 class TimeLimit:
     """Counts from the moment at which it is made.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -122,13 +123,10 @@ class _Advisor:
         )
         if not pairs:
             return empty
-        try:
-            if stopped == INTERRUPTED:
-                raise KeyboardInterrupt
-            return self._concluded(empty, pairs[0], plain, context)
-        except KeyboardInterrupt:
-            verdict = unmeasured([Phrase("interrupted", {})])
-            return replace(empty, verdict=verdict, stopped=INTERRUPTED)
+        if stopped != INTERRUPTED:
+            with contextlib.suppress(KeyboardInterrupt):
+                return self._concluded(empty, pairs[0], plain, context)
+        return replace(empty, verdict=unmeasured([Phrase("interrupted", {})]), stopped=INTERRUPTED)
 
     def _ranked(self, one: Measured, context: int) -> Ranked:
         predictor, candidate, batch = one.predictor, one.candidate, self.question.batch
